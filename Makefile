@@ -1,0 +1,36 @@
+# The two commands of the README do everything: `make run` and `make test`. Each makes .venv when it is missing.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-all check derivations bench clean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+run: $(STAMP)  ## derive, solve, train and judge four learning-rate ratios; writes results/
+	$(BIN)/flowsim verify --ratio 1e-6 --ratio 0.1 --ratio 1 --ratio 10 --out results --overwrite
+
+test: $(STAMP)  ## the default test suite (minutes)
+	$(BIN)/python -m pytest
+
+test-all: $(STAMP)  ## the tests marked slow too, every derivation and example among them
+	$(BIN)/python -m pytest -m "not benchmark"
+
+check: $(STAMP)  ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(STAMP)  ## timings beside peers (install the optional peers with pip install -e '.[bench]')
+	$(BIN)/python -m pytest -m benchmark tests/benchmarks --benchmark-enable --benchmark-only -s
+
+clean:  ## remove the environment, caches and results
+	rm -rf $(VENV) results .pytest_cache .ruff_cache .hypothesis .benchmarks
