@@ -7,6 +7,7 @@ The theory needs double precision: at $\ln t = 10^4$ a float32 clock cannot even
 import os
 
 import jax
+import jax.numpy as jnp
 
 from flowsim.errors import InvalidInput
 
@@ -20,7 +21,7 @@ def require_x64() -> None:
     Raises:
         InvalidInput: if JAX's float64 is off.
     """
-    if not jax.config.jax_enable_x64:
+    if jnp.result_type(float) != jnp.float64:
         raise InvalidInput(
             "FLOWSIM_X64=0 (or jax_enable_x64=False) leaves only float32, in which flowsim does not solve theory; "
             "unset it, or call jax.config.update('jax_enable_x64', True)."

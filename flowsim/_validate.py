@@ -1,17 +1,25 @@
 """Checks of the arguments that every solver shares: each failure is one sentence with argument, value and fix."""
 
-import difflib
-import math
-import numbers
-from collections.abc import Sequence
-from typing import Any
-
 import jax
 import numpy as np
 from jax.core import Tracer
 
 from flowsim import _jax  # noqa: F401  float64 first
+from flowsim._checks import one_of, real, show, whole
 from flowsim.errors import InvalidInput
+
+__all__ = [
+    "increasing",
+    "is_traced",
+    "lane_values",
+    "log_time_grid",
+    "numeric_array",
+    "one_of",
+    "parameterization",
+    "ratios",
+    "real",
+    "whole",
+]
 
 PARAMETERIZATIONS = ("CACO", "FACO", "CAFO", "FAFO")
 
@@ -19,38 +27,6 @@ PARAMETERIZATIONS = ("CACO", "FACO", "CAFO", "FAFO")
 def is_traced(*values) -> bool:
     """Whether any of the values is being traced by JAX, so that its numbers cannot be looked at."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
-
-
-def real(name: str, value, *, minimum: float | None = None, above: float | None = None) -> float:
-    """A finite number, optionally bounded below.
-
-    Raises:
-        InvalidInput: if `value` is no finite number or lies below the bound.
-    """
-    if isinstance(value, np.ndarray | jax.Array) and value.ndim == 0:
-        value = value.item()
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        raise InvalidInput(f"{name}={_show(value)} must be a number.")
-    number = float(value)
-    if not math.isfinite(number):
-        raise InvalidInput(f"{name}={_show(value)} must be finite.")
-    if minimum is not None and number < minimum:
-        raise InvalidInput(f"{name}={_show(value)} is too small; give a number of at least {minimum:g}.")
-    if above is not None and number <= above:
-        raise InvalidInput(f"{name}={_show(value)} is too small; give a number above {above:g}.")
-    return number
-
-
-def whole(name: str, value, *, minimum: int) -> int:
-    """A whole number of at least `minimum`.
-
-    Raises:
-        InvalidInput: if `value` is anything else.
-    """
-    number = real(name, value)
-    if number != int(number) or number < minimum:
-        raise InvalidInput(f"{name}={_show(value)} must be a whole number, at least {minimum}.")
-    return int(number)
 
 
 def lane_values(
@@ -75,10 +51,14 @@ def lane_values(
     if array.ndim > 1:
         raise InvalidInput(f"{name} has shape {array.shape}; give a number or a one-dimensional list.")
     if array.size == 0:
-        raise InvalidInput(f"{name}={_show(value)} is empty; give at least one number.")
-    for item in np.atleast_1d(array):
-        real(name, float(item), minimum=minimum, above=above)
-    return np.atleast_1d(array).astype(np.float64), scalar
+        raise InvalidInput(f"{name}={show(value)} is empty; give at least one number.")
+    values = np.atleast_1d(array)
+    good = np.isfinite(values)
+    good &= values >= minimum if minimum is not None else True
+    good &= values > above if above is not None else True
+    if not good.all():
+        real(name, float(values[np.argmin(good)]), minimum=minimum, above=above)  # says what is wrong with it
+    return values, scalar
 
 
 def ratios(value) -> tuple[np.ndarray, bool]:
@@ -99,14 +79,14 @@ def numeric_array(name: str, value) -> np.ndarray:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
-        raise InvalidInput(f"{name}={_show(value)} must be a number or a list of numbers.") from error
+        raise InvalidInput(f"{name}={show(value)} must be a number or a list of numbers.") from error
     if array.dtype == object:
         try:
             array = array.astype(np.float64)
         except (ValueError, TypeError) as error:
-            raise InvalidInput(f"{name}={_show(value)} must be a number or a list of numbers.") from error
+            raise InvalidInput(f"{name}={show(value)} must be a number or a list of numbers.") from error
     if array.dtype.kind not in "iuf":
-        raise InvalidInput(f"{name}={_show(value)} must be a number or a list of numbers.")
+        raise InvalidInput(f"{name}={show(value)} must be a number or a list of numbers.")
     return array.astype(np.float64)
 
 
@@ -166,23 +146,6 @@ def log_time_grid(times=None, log_times=None) -> tuple[np.ndarray, bool]:
     return grid, array.ndim == 0
 
 
-def one_of(name: str, value, allowed: Sequence[str]) -> str:
-    """One of a few words, with the nearest one suggested otherwise.
-
-    Raises:
-        InvalidInput: if `value` is not among `allowed`.
-    """
-    if isinstance(value, str) and value in allowed:
-        return value
-    near = (
-        difflib.get_close_matches(value.upper() if value.isalpha() else value, allowed, n=1)
-        if isinstance(value, str)
-        else []
-    )
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise InvalidInput(f"{name}={_show(value)} is unknown; use one of {', '.join(allowed)}{hint}.")
-
-
 def parameterization(value) -> str:
     """The name of a parameterization.
 
@@ -190,8 +153,3 @@ def parameterization(value) -> str:
         InvalidInput: if it is unknown.
     """
     return one_of("parameterization", value, PARAMETERIZATIONS)
-
-
-def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
