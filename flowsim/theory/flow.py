@@ -1,0 +1,228 @@
+r"""The flow: what a parameterization does to a structure under gradient flow, by differentiation of the loss.
+
+Time already contains $\eta_{OV}$, so the output-value circuit moves at rate 1 and the query-key circuit at rate $r$.
+"""
+
+# SymPy's annotations are wider than what it returns.
+# pyright: reportArgumentType=false
+
+import dataclasses
+import functools
+import types
+from collections.abc import Mapping
+
+import sympy as sp
+
+from flowsim.errors import InvalidInput
+from flowsim.task import Structure, Task
+from flowsim.theory import circuits
+from flowsim.theory.closed_form import ClosedForm, closed_form, why_no_closed_form
+from flowsim.theory.coordinates import Coordinates, Readout, coordinates
+from flowsim.theory.invariants import Invariant, conserved_quantities
+from flowsim.theory.loss import CompositionLoss, Pair, composition_loss
+from flowsim.theory.printing import flow_text, latex_lines, readable
+from flowsim.theory.symbols import Mean
+from flowsim.theory.symmetry import Reduction, reduce
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    """The symbolic gradient flow of one structure and parameterization.
+
+    Sizes, counts, probabilities and the learning-rate ratio stay symbols: one flow serves every task of the structure.
+    Two flows are equal when structure and parameterization are.
+
+    Attributes:
+        structure: roles of the groups, query and head.
+        parameterization: four letters, for instance `"CACO"`.
+    """
+
+    structure: Structure
+    parameterization: str
+
+    @functools.cached_property
+    def reduction(self) -> Reduction:
+        """The two circuits in symmetric blocks."""
+        return reduce(self.structure)
+
+    @functools.cached_property
+    def coordinates(self) -> Coordinates:
+        """What the loss reads off the blocks, and the coordinates in which the collapsed flow closes."""
+        return coordinates(self.structure)
+
+    @functools.cached_property
+    def composition(self) -> CompositionLoss:
+        """The loss of one composition and its derivative."""
+        return composition_loss(self.structure)
+
+    @functools.cached_property
+    def fluxes(self) -> Mapping[Pair, tuple[sp.Symbol, sp.Expr]]:
+        r"""Pair of groups -> name and definition of the mean score flux $F_{gh}$ from the second to the first."""
+        groups = self.reduction.groups
+        return types.MappingProxyType(
+            {
+                (g, h): (
+                    sp.Symbol(f"F_{groups[g].tag}{groups[h].tag}", real=True),
+                    sp.Add(
+                        *(
+                            difference * Mean(groups[g].attention * groups[h].attention * error)
+                            for error, difference in terms.items()
+                        )
+                    ),
+                )
+                for (g, h), terms in self.composition.fluxes.items()
+            }
+        )
+
+    @functools.cached_property
+    def slopes(self) -> Mapping[Readout, sp.Expr]:
+        """Derivative of the population loss by each readout, in score fluxes and means."""
+        slopes: dict[Readout, sp.Expr] = {key: sp.Integer(0) for key in self.coordinates.readouts}
+        for (g, h), (flux, _) in self.fluxes.items():
+            for group, sign in ((g, -1), (h, 1)):
+                if ("score", group) in slopes:
+                    slopes["score", group] += sign * flux
+        for g, slope in self.composition.margin_slopes.items():
+            slopes["margin", g] = _mean(slope)
+        for g, slope in self.composition.rest_slopes.items():
+            slopes["rest", g] = _mean(slope)
+        return types.MappingProxyType(slopes)
+
+    @functools.cached_property
+    def gradient(self) -> Mapping[sp.Symbol, sp.Expr]:
+        r"""Block -> $G = (1/d_\rho)\, \partial L/\partial B$, the gradient in the metric of the full matrices."""
+        weights = self.coordinates.weights
+        return types.MappingProxyType(
+            {
+                block.symbol: sp.Add(
+                    *(row[block.symbol] * self.slopes[key] for key, row in weights.items() if block.symbol in row)
+                )
+                / block.dimension
+                for block in self.reduction.blocks
+            }
+        )
+
+    @functools.cached_property
+    def block_velocity(self) -> Mapping[sp.Symbol, sp.Expr]:
+        """State symbol of the circuits -> its time derivative, in score fluxes and means."""
+        pair = circuits.parameterization(self.parameterization)
+        velocity: dict[sp.Symbol, sp.Expr] = {}
+        for matrix, circuit, rate in (
+            (self.reduction.qk, pair.qk, pair.qk_rate),
+            (self.reduction.ov, pair.ov, pair.ov_rate),
+        ):
+            state = circuit.state(matrix)
+            velocity.update(zip(state, circuit.velocity(matrix, dict(self.gradient), rate), strict=True))
+        return types.MappingProxyType(velocity)
+
+    @functools.cached_property
+    def velocity(self) -> Mapping[sp.Symbol, sp.Expr]:
+        """Relative coordinate -> its time derivative, a closed system in score fluxes and means.
+
+        The readouts are linear in the blocks, so each velocity is that of the blocks seen through the readout.
+        """
+        blocks = self.block_velocity
+        velocity = {}
+        for symbol, expression in zip(self.coordinates.state, self.coordinates.in_blocks, strict=True):
+            moved = sp.Add(*(sp.diff(expression, b) * blocks[b] for b in expression.free_symbols & blocks.keys()))
+            terms = self.linear_terms(moved)
+            velocity[symbol] = sp.Add(*(_sum_of_rates(coefficient) * mover for mover, coefficient in terms.items()))
+        return types.MappingProxyType(velocity)
+
+    def linear_terms(self, expression: sp.Expr) -> dict[sp.Expr, sp.Expr]:
+        """An expression that is linear in score fluxes and means, term by term.
+
+        Args:
+            expression: a velocity or a component of the gradient.
+
+        Returns:
+            Score flux or mean -> its coefficient.
+        """
+        fluxes = {flux for flux, _ in self.fluxes.values()} & expression.free_symbols
+        stand_ins = {mover: sp.Dummy() for mover in sorted(fluxes | expression.atoms(Mean), key=str)}
+        plain = expression.xreplace(stand_ins)
+        terms = {mover: sp.diff(plain, stand_in) for mover, stand_in in stand_ins.items()}
+        return {mover: coefficient for mover, coefficient in terms.items() if coefficient != 0}
+
+    @functools.cached_property
+    def definitions(self) -> tuple[tuple[sp.Symbol, sp.Expr], ...]:
+        """The named intermediates in order: attentions, relative logits, errors, score fluxes."""
+        groups, loss = self.reduction.groups, self.composition
+        relative = {g.score: gap for g, gap in zip(groups, self.coordinates.gaps.values(), strict=True)}
+        named = [(g.attention, loss.attention[g.index].xreplace(relative)) for g in groups]
+        for output in loss.outputs:
+            attended = sp.Add(*(groups[g].attention * value for g, value in output.values.items()))
+            named.append((output.lead, output.sign * attended))
+        named += [(output.error, output.definition) for output in loss.outputs]
+        return (*named, *self.fluxes.values())
+
+    @functools.cached_property
+    def equations(self) -> tuple[sp.Eq, ...]:
+        """The closed system as a paper would print it: named intermediates, then one line for each coordinate."""
+        return readable(self)
+
+    @functools.cached_property
+    def conserved(self) -> tuple[Invariant, ...]:
+        """Everything linear in the blocks that the flow conserves, and the orbit invariant where there is one."""
+        return conserved_quantities(self)
+
+    @functools.cached_property
+    def closed_form(self) -> ClosedForm | None:
+        """The two-clock solution of tasks with one distinct and one background group, or None."""
+        return closed_form(self) if self.closed_form_reason is None else None
+
+    @property
+    def closed_form_reason(self) -> str | None:
+        """The sentence that says why there is no closed form, or None when there is one."""
+        return why_no_closed_form(self.structure, self.parameterization)
+
+    def latex(self) -> str:
+        """The equations as one LaTeX `aligned` environment."""
+        return latex_lines(self.equations)
+
+    def _repr_latex_(self) -> str:
+        return f"$\\displaystyle {self.latex()}$"
+
+    def __str__(self) -> str:
+        return flow_text(self)
+
+    def __repr__(self) -> str:
+        return f"Flow({self.structure}, {self.parameterization!r})"
+
+
+def derive(task: Task | Structure, parameterization: str = "CACO") -> Flow:
+    """Derives the gradient-flow ODEs of a task.
+
+    Args:
+        task: a task, or just its structure; the flow depends on nothing else.
+        parameterization: which circuits are collapsed and which factorized.
+
+    Returns:
+        The symbolic flow, cached for each structure.
+
+    Raises:
+        InvalidInput: if `task` is neither, or the parameterization has no derivation.
+    """
+    structure = task.structure if isinstance(task, Task) else task
+    if not isinstance(structure, Structure):
+        raise InvalidInput(f"task={task!r} must be a flowsim.Task (or its structure).")
+    if "distinct" not in structure.roles:
+        raise InvalidInput(f"task={task!r} has no distinct group, so nothing names the class; add one.")
+    return _derive(structure, circuits.parameterization(parameterization).name)
+
+
+@functools.cache
+def _derive(structure: Structure, parameterization: str) -> Flow:
+    return Flow(structure, parameterization)
+
+
+def _mean(term: sp.Expr) -> sp.Expr:
+    """The mean over compositions of a number times intermediates."""
+    number, rest = term.as_coeff_Mul()
+    return number * Mean(rest)
+
+
+def _sum_of_rates(coefficient: sp.Expr) -> sp.Expr:
+    """A coefficient as a sum of simple fractions, $r (1/C + 1/D)/K$ rather than $r (C + D)/(C D K)$."""
+    numerator, denominator = sp.fraction(sp.factor(coefficient))
+    return sp.factor_terms(sp.Add(*(term / denominator for term in sp.Add.make_args(sp.expand(numerator)))))
