@@ -1,0 +1,145 @@
+"""What the two finite-step solvers share besides the loop: their lanes, their records and their trajectories."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from flowsim import _jax, _validate  # noqa: F401  float64 first
+from flowsim.errors import InvalidInput
+from flowsim.solve.stepping import Run, record_steps
+from flowsim.status import Status
+from flowsim.task import Task
+from flowsim.trajectory import Trajectory
+
+
+class Record(NamedTuple):
+    """The observables of one state; the fields are those of `Trajectory`."""
+
+    margin: Float[Array, ""]
+    score_gap: Float[Array, ""]
+    score_gap_change: Float[Array, ""]
+    log_odds: Float[Array, ""]
+    log_error: Float[Array, ""]
+    log_loss: Float[Array, ""]
+    margins: Float[Array, " distinct"]
+    scores: Float[Array, " groups"]
+    log_attentions: Float[Array, " groups"]
+    extra: dict[str, Float[Array, ""]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Lanes:
+    """The runs of one call: every ratio with every learning rate, and the steps at which they are looked at.
+
+    Attributes:
+        ratio: learning-rate ratios, shape `(ratio,)`.
+        lr: learning rates, shape `(lr,)`.
+        scalars: which of the two axes were given as a scalar and are dropped at the end.
+        steps: step numbers of the records, shape `(time,)`.
+    """
+
+    ratio: Array
+    lr: Array
+    scalars: tuple[str, ...]
+    steps: np.ndarray
+
+    @staticmethod
+    def of(ratio, lr, steps, points) -> "Lanes":
+        r"""Checks the arguments that `descend` and `train` share.
+
+        Args:
+            ratio: $\eta_{QK}/\eta_{OV}$, 0 or more; a number or a list.
+            lr: learning rate of the output-value circuit per step, above 0; a number or a list.
+            steps: number of steps.
+            points: number of steps to record.
+
+        Raises:
+            InvalidInput: if one of them cannot be used. Traced ratios and learning rates cannot be looked at: their
+                lanes report `Status.NOT_FINITE`.
+        """
+        ratios, ratio_scalar = _lane_axis("ratio", ratio, minimum=0.0)
+        lrs, lr_scalar = _lane_axis("lr", lr, above=0.0)
+        steps = _validate.whole("steps", steps, minimum=1)
+        points = _validate.whole("points", points, minimum=1)
+        scalars = tuple(name for name, scalar in (("ratio", ratio_scalar), ("lr", lr_scalar)) if scalar)
+        return Lanes(ratios, lrs, scalars, record_steps(steps, points))
+
+    @property
+    def gaps(self) -> Int[Array, " time"]:
+        """Steps to each record from the previous one."""
+        return jnp.asarray(np.diff(self.steps, prepend=0))
+
+    @property
+    def rates(self) -> tuple[Float[Array, " lanes"], Float[Array, " lanes"]]:
+        """Ratio and learning rate of every run, the learning rate varying fastest; NaN where they cannot be used."""
+        ratio, lr = (grid.ravel() for grid in jnp.meshgrid(self.ratio, self.lr, indexing="ij"))
+        usable = (ratio >= 0) & (lr > 0) & jnp.isfinite(ratio) & jnp.isfinite(lr)
+        return jnp.where(usable, ratio, jnp.nan), jnp.where(usable, lr, jnp.nan)
+
+    def trajectory(
+        self, run: Run[Any, Record], task: Task, parameterization: str, method: str, settings: Mapping[str, Any]
+    ) -> Trajectory:
+        """The trajectory of all runs.
+
+        Args:
+            run: what `run_steps` left, each array with a leading axis over the runs in the order of `rates`.
+            task: the task.
+            parameterization: which model was stepped.
+            method: `"descent"` or `"training"`.
+            settings: plain values that reproduce the trajectory; ratio, lr, steps and points are added.
+        """
+        shape = (self.ratio.size, self.lr.size)
+
+        def unravel(array: Array) -> Array:
+            array = array.astype(float) if jnp.issubdtype(array.dtype, jnp.floating) else array
+            return array.reshape(*shape, *array.shape[1:])
+
+        log_time = jnp.log(self.lr)[:, None] + jnp.log(self.steps)
+        usable = jnp.isfinite(self.rates[0])
+        fields = run.records._asdict()
+        extra = {name: unravel(array) for name, array in fields.pop("extra").items()}
+        by_group = ("margins", "scores", "log_attentions")
+        few = len(task.all_groups) <= 2  # margin, score_gap and log_odds say it all
+        arrays = {name: None if few and name in by_group else unravel(array) for name, array in fields.items()}
+        trajectory = Trajectory(
+            log_time=log_time[0] if self.lr.size == 1 else jnp.broadcast_to(log_time, (*shape, self.steps.size)),
+            **arrays,  # pyright: ignore[reportArgumentType]  only those that may be None are
+            status=unravel(jnp.where(usable, run.status, int(Status.NOT_FINITE))),
+            n_steps=unravel(run.n_steps),
+            extra=extra,
+            axes=("ratio", "lr"),
+            coords={"ratio": self.ratio, "lr": self.lr},
+            task=task,
+            parameterization=parameterization,
+            method=method,
+            settings={**settings, "steps": int(self.steps[-1]), "points": self.steps.size},
+        )
+        for axis in self.scalars:
+            trajectory = trajectory.squeeze(axis)
+        return trajectory
+
+
+def collapsed_only(parameterization: str, function: str) -> None:
+    """Refuses what the finite-step solvers do not cover.
+
+    Raises:
+        InvalidInput: if the parameterization is unknown or has a factorized circuit.
+    """
+    if _validate.parameterization(parameterization) != "CACO":
+        raise InvalidInput(
+            f"parameterization={parameterization!r} has a factorized circuit, which {function} cannot step; use 'CACO'."
+        )
+
+
+def _lane_axis(name: str, value, **bounds: float) -> tuple[Array, bool]:
+    if not _validate.is_traced(value):
+        array, scalar = _validate.lane_values(name, value, **bounds)
+        return jnp.asarray(array), scalar
+    array = jnp.asarray(value, dtype=float)
+    if array.ndim > 1:
+        raise InvalidInput(f"{name} has shape {array.shape}; give a number or a one-dimensional list.")
+    return jnp.atleast_1d(array), array.ndim == 0
