@@ -1,0 +1,283 @@
+r"""`exact` and `time_to`: the closed form of the two-clock task (paper, section 6).
+
+Time enters through a quadrature (`time_map`); everything else is explicit in the margin (`orbit`).
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowsim import (
+    _jax,
+    _validate,
+)
+from flowsim.errors import InvalidInput
+from flowsim.solve.closed_form import closed_form_parameters
+from flowsim.solve.lanes import map_lanes
+from flowsim.solve.orbit import CollapsedOrbit
+from flowsim.solve.progress import INDICES, Observed, observe
+from flowsim.task import Task
+from flowsim.trajectory import Trajectory
+
+__all__ = ["closed_form_parameters", "exact", "time_to"]
+
+# Lanes that are solved in lockstep: few enough for the cache, similar enough to need the same number of panels.
+_BLOCK = 64
+
+
+def exact(
+    task: Task,
+    parameterization: str = "CACO",
+    *,
+    ratio: Any,
+    times: Any = None,
+    log_times: Any = None,
+    margins: Any = None,
+    losses: Any = None,
+    log_losses: Any = None,
+    margin0: Any = 0.0,
+    score_gap0: Any = 0.0,
+) -> Trajectory:
+    r"""The closed form of the gradient flow, for one ratio or many, indexed by time or by progress.
+
+    Accurate to $10^{-11}$: relative for the change of the score gap, relative or absolute (whichever is larger) for
+    margin and log odds, up to what 4 ulp of the log time make; lanes where those make more say so in their status.
+    Works under `jit`, `vmap`, `grad` and `jvp` with respect to ratio, start and grid. Lanes run on all cores.
+
+    Args:
+        task: a task with one distinct and one background group, a single composition, the label head, and a query that
+            is not attended.
+        parameterization: `"CACO"`.
+        ratio: $\eta_{QK}/\eta_{OV}$, 0 or more; a number or a list.
+        times: gradient-flow times, 0 or more, strictly increasing; or
+        log_times: their natural logarithms (`-inf` is time 0); or
+        margins: margins $w$, `margin0` or more, strictly increasing; or
+        losses: losses, at most that of the start, strictly decreasing; or
+        log_losses: their natural logarithms, strictly decreasing.
+        margin0: margin at the start. A negative one makes the margin jump at some time, within one ulp of it if the
+            ratio is large: lanes with a requested time there are marked ill-conditioned.
+        score_gap0: score gap at the start.
+
+    Returns:
+        A trajectory with the lane axis `ratio` (dropped for a scalar).
+
+    Raises:
+        NoClosedForm: naming the condition that the task or parameterization breaks.
+        InvalidInput: naming the argument, its value and the fix.
+    """
+    _jax.require_x64()
+    numbers = _numbers(task, parameterization)
+    lanes, scalar = _lanes("ratio", ratio, minimum=0.0)
+    start = Start(_number("margin0", margin0), _number("score_gap0", score_gap0))
+    index, grid = _grid(times=times, log_times=log_times, margins=margins, losses=losses, log_losses=log_losses)
+    solve = functools.partial(_solve, index, numbers, start, grid)
+    if _validate.is_traced(lanes, start, grid):
+        solution = solve(lanes)
+    else:
+        solution = map_lanes(solve, [lanes])
+        _check_reachable(index, grid, solution)
+    if index == "log_time":
+        solution = solution._replace(log_time=jnp.asarray(grid))
+    trajectory = Trajectory(
+        **solution._asdict(),
+        n_steps=jnp.zeros_like(solution.status),
+        axes=("ratio",),
+        coords={"ratio": lanes},
+        task=task,
+        parameterization=parameterization,
+        method="exact",
+        settings={name: None if _validate.is_traced(value) else value for name, value in start._asdict().items()},
+    )
+    return trajectory.squeeze("ratio") if scalar else trajectory
+
+
+def time_to(
+    task: Task,
+    parameterization: str = "CACO",
+    *,
+    ratio: Any,
+    attention: Any = None,
+    margin: Any = None,
+    loss: Any = None,
+    margin0: Any = 0.0,
+    score_gap0: Any = 0.0,
+) -> Array:
+    r"""The log of the time at which attention, margin or loss first reaches a value.
+
+    Args:
+        task: a task with a closed form.
+        parameterization: `"CACO"`.
+        ratio: $\eta_{QK}/\eta_{OV}$, 0 or more; a number or a list.
+        attention: attention $\alpha$ between 0 and 1, a number or a list; or
+        margin: margins $w$; or
+        loss: losses.
+        margin0: margin at the start.
+        score_gap0: score gap at the start.
+
+    Returns:
+        $\ln t$, of shape `(ratio, value)`; scalar arguments drop their axis. `-inf` is time 0; under a JAX
+        transformation, values that are never reached give NaN.
+
+    Raises:
+        NoClosedForm: naming the condition that the task or parameterization breaks.
+        InvalidInput: naming the argument, its value and the fix; also if a value is never reached.
+    """
+    _jax.require_x64()
+    numbers = _numbers(task, parameterization)
+    lanes, scalar_ratio = _lanes("ratio", ratio, minimum=0.0)
+    start = Start(_number("margin0", margin0), _number("score_gap0", score_gap0))
+    given = {"attention": attention, "margin": margin, "loss": loss}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1:
+        got = " and ".join(f"{name}=" for name in named) or "none of them"
+        raise InvalidInput(f"give exactly one of attention=, margin=, loss=; got {got}.")
+    (name,) = named
+    targets, scalar_target = _lanes(name, given[name], **({} if name == "margin" else {"above": 0.0}))
+    if name == "attention" and not _validate.is_traced(targets) and targets.max() >= 1:
+        raise InvalidInput(f"attention={targets.max():.17g} is never reached; give values below 1.")
+
+    points = jnp.log(targets) if name == "loss" else targets
+    solve = functools.partial(_time_to, _INDEX[name], numbers, start, points)
+    traced = _validate.is_traced(lanes, start, targets)
+    log_time = solve(lanes) if traced else map_lanes(solve, [lanes])
+    if not traced and np.isnan(log_time).any():
+        i, j = np.argwhere(np.isnan(log_time))[0]
+        raise InvalidInput(
+            f"{name}={targets[j]:.17g} is never reached with ratio={lanes[i]:g}, margin0={start.margin0:g}, "
+            f"score_gap0={start.score_gap0:g}; give a value beyond the start (and a ratio above 0 for attention)."
+        )
+    log_time = log_time[:, 0] if scalar_target else log_time
+    return log_time[0] if scalar_ratio else log_time
+
+
+class Start(NamedTuple):
+    """The start: two numbers."""
+
+    margin0: Any
+    score_gap0: Any
+
+
+class Numbers(NamedTuple):
+    """The numbers of a task in the form that the orbit takes."""
+
+    rho_per_ratio: float
+    log_types: float
+    log_base_odds: float
+    log_wrong: float
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _solve(index: str, numbers: Numbers, start: Start, grid: Float[Array, " times"], ratio: Float[Array, " lanes"]):
+    """Observables of all lanes; by time, the log time is the grid and is left out."""
+
+    def solve(ratio):
+        points = jnp.broadcast_to(grid, (ratio.shape[0], grid.shape[0]))
+        observed = observe(index, _orbit(numbers, start, ratio), numbers.log_types, start.score_gap0, points)
+        return observed._replace(log_time=None) if index == "log_time" else observed
+
+    return _blockwise(solve, ratio)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _time_to(index: str, numbers: Numbers, start: Start, targets: Float[Array, " n"], ratio: Float[Array, " lanes"]):
+    def solve(ratio):
+        points = jnp.broadcast_to(targets, (ratio.shape[0], targets.shape[0]))
+        return INDICES[index].locate(_orbit(numbers, start, ratio), numbers.log_types, points)[0]
+
+    return _blockwise(solve, ratio)
+
+
+def _orbit(numbers: Numbers, start: Start, ratio: Float[Array, " lanes"]) -> CollapsedOrbit:
+    full = jnp.ones_like(ratio)
+    return CollapsedOrbit(
+        rho=numbers.rho_per_ratio * ratio,
+        margin0=start.margin0 * full,
+        log_odds0=(numbers.log_base_odds + start.score_gap0) * full,
+        log_wrong=numbers.log_wrong * full,
+    )
+
+
+def _blockwise(solve: Callable[[Float[Array, " lanes"]], Any], ratio: Float[Array, " lanes"]):
+    """Solves blocks of lanes one after the other."""
+    lanes = ratio.shape[0]
+    if lanes <= _BLOCK:
+        return solve(ratio)
+    blocks = -(-lanes // _BLOCK)
+    padded = jnp.concatenate([ratio, jnp.broadcast_to(ratio[-1], (blocks * _BLOCK - lanes,))])
+    result = jax.lax.map(solve, padded.reshape(blocks, _BLOCK))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:lanes], result)
+
+
+def _numbers(task: Task, parameterization: str) -> Numbers:
+    found = closed_form_parameters(task, parameterization)
+    log_types, log_wrong = math.log(found.distinct_types), math.log(found.classes - 1)
+    return Numbers(found.rho_per_ratio, log_types, found.log_base_odds, log_wrong)
+
+
+def _number(name: str, value):
+    if not _validate.is_traced(value):
+        return _validate.real(name, value)
+    array = jnp.asarray(value, dtype=float)
+    if array.ndim:
+        raise InvalidInput(f"{name} has shape {array.shape}; give a single number (jax.vmap takes more).")
+    return array
+
+
+def _lanes(name: str, value, **bounds) -> tuple[Any, bool]:
+    if not _validate.is_traced(value):
+        return _validate.lane_values(name, value, **bounds)
+    array = jnp.asarray(value, dtype=float)
+    if array.ndim > 1:
+        raise InvalidInput(f"{name} has shape {array.shape}; give a number or a one-dimensional list.")
+    return jnp.atleast_1d(array), array.ndim == 0
+
+
+def _grid(**given) -> tuple[str, Any]:
+    """Which way the points are given, and the points."""
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1:
+        got = " and ".join(f"{name}=" for name in named) or "none of them"
+        raise InvalidInput(f"give exactly one of {', '.join(f'{name}=' for name in given)}; got {got}.")
+    (name,) = named
+    value = given[name]
+    if _validate.is_traced(value):
+        points = jnp.atleast_1d(jnp.asarray(value, dtype=float))
+        return _INDEX[name], jnp.log(points) if name in ("times", "losses") else points
+    if name in ("times", "log_times"):
+        return "log_time", _validate.log_time_grid(**{name: value})[0]
+    points = _validate.increasing(name, _validate.numeric_array(name, value), decreasing=name != "margins")
+    if np.isinf(points).any():
+        raise InvalidInput(f"{name} holds an infinite value; give finite ones.")
+    if name == "losses" and points[-1] <= 0:
+        raise InvalidInput(f"losses[{points.size - 1}]={points[-1]:g} is never reached; give values above 0.")
+    return _INDEX[name], np.log(points) if name == "losses" else points
+
+
+_INDEX = {
+    "times": "log_time",
+    "log_times": "log_time",
+    "margins": "margin",
+    "losses": "log_loss",
+    "log_losses": "log_loss",
+    "attention": "attention",
+    "margin": "margin",
+    "loss": "log_loss",
+}
+
+
+def _check_reachable(index: str, points: np.ndarray, solution: Observed) -> None:
+    """Refuses points of progress before the start."""
+    missing = np.isnan(np.asarray(solution.margin)).any(axis=0)
+    if index != "log_time" and missing.any():
+        bad = float(points[np.argmax(missing)])
+        if index == "margin":
+            raise InvalidInput(
+                f"margins holds {bad:.17g}, which lies before the start; give values of margin0 or more."
+            )
+        raise InvalidInput(f"losses holds {math.exp(bad):.17g}, more than the loss at the start; give smaller values.")

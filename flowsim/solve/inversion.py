@@ -1,0 +1,266 @@
+r"""From the time to the advance along an orbit, and back, with derivatives.
+
+Inside a panel the time is a polynomial of the advance; a cubic guess (exact for an exponential) and Newton's method
+invert it. In a gap, where the end of the integral dominates, Newton's method in $\ln t$ is kept in a bracket.
+
+Derivatives follow from the implicit function theorem, so no iteration is differentiated: at fixed $x$ the log time
+moves by the time-weighted mean of $\dot\varphi$ along the orbit, and $dx/d\ln t = t e^{-\varphi(x)}$.
+
+Shapes: orbits have fields of shape `(lanes,)`, everything else is `(lanes, times)`. Times are in units of C.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flowsim import _jax  # noqa: F401  float64 first
+from flowsim.solve import time_map as tm
+from flowsim.solve.orbit import AbstractOrbit, CollapsedOrbit
+
+_NEWTON_STEPS, _NEWTON_ENOUGH = 6, 1e-7
+_BRACKET_STEPS, _BRACKET_ENOUGH = 100, 1e-9
+# Beyond this log ratio of the integrand at the two ends a panel holds no time that float64 could tell apart.
+_FLAT = 20.0
+
+Points = Float[Array, "lanes times"]
+
+
+@jax.custom_jvp
+def advance_at_log_time(orbit: AbstractOrbit, log_time: Points) -> Points:
+    r"""The advance $x = w - w_0$ at given times.
+
+    Args:
+        orbit: the orbits.
+        log_time: $\ln (t/C)$; `-inf` gives 0.
+
+    Returns:
+        $x$, with relative accuracy also where it is tiny; infinity where the panels do not reach.
+    """
+    last = jnp.max(log_time, axis=1)
+    time_map = tm.build(orbit, last, jnp.zeros_like(last))
+    place = tm.find(time_map, log_time, tm.LOG_LEFT)
+    left, width, log_left, scale = place.edges()
+    near = left + width * _solve_panel(place, jnp.exp(log_time - scale) - jnp.exp(log_left - scale))
+    return _with_gaps(time_map, place, near, width, lambda gap: _solve_gap(_spread(orbit), place, log_time, gap))
+
+
+@advance_at_log_time.defjvp
+def _advance_at_log_time_jvp(primals, tangents):
+    (orbit, log_time), (orbit_tangent, log_time_tangent) = primals, tangents
+    advance = advance_at_log_time(orbit, log_time)
+    by_orbit = _orbit_tangent(orbit, orbit_tangent, advance, log_time)
+    slope = jnp.exp(log_time - _spread(orbit).log_rate(advance))  # dx/d ln t
+    return advance, slope * (log_time_tangent - by_orbit)
+
+
+@jax.custom_jvp
+def log_time_at_advance(orbit: AbstractOrbit, advance: Points) -> Points:
+    r"""The time at given advances.
+
+    Args:
+        orbit: the orbits.
+        advance: $x \ge 0$.
+
+    Returns:
+        $\ln (t/C)$, `-inf` at $x = 0$; infinity where the panels do not reach.
+    """
+    last = jnp.max(advance, axis=1)
+    time_map = tm.build(orbit, jnp.full_like(last, -jnp.inf), last)
+    place = tm.find(time_map, advance, tm.LEFT)
+    left, width, log_left, scale = place.edges()
+    xi = (advance - left) / width
+    near = scale + jnp.log(jnp.exp(log_left - scale) + xi * place.mean(xi))
+
+    def far(_):
+        end = tm.settled_end(_spread(orbit), advance, left, scale)
+        return jnp.logaddexp(log_left, end.log_integral)
+
+    return _with_gaps(time_map, place, near, width, far)
+
+
+@log_time_at_advance.defjvp
+def _log_time_at_advance_jvp(primals, tangents):
+    (orbit, advance), (orbit_tangent, advance_tangent) = primals, tangents
+    log_time = log_time_at_advance(orbit, advance)
+    by_orbit = _orbit_tangent(orbit, orbit_tangent, advance, log_time)
+    slope = jnp.exp(_spread(orbit).log_rate(advance) - log_time)
+    return log_time, jnp.where(advance > 0, slope, 0.0) * advance_tangent + by_orbit
+
+
+@jax.custom_jvp
+def advance_at_lead(orbit: CollapsedOrbit, lead: Points) -> Points:
+    r"""The advance at which $\Delta = \alpha w$ has a given value, reached from below.
+
+    $\alpha$ depends on $w^2$ only and $|w| \alpha$ rises with $|w|$: Newton's method for $\ln |w|$ in a bracket.
+
+    Args:
+        orbit: the orbits.
+        lead: $\Delta$, at least that of the start.
+
+    Returns:
+        $x = w - w_0$.
+    """
+    orbit = _spread(orbit)
+    size = jnp.abs(lead)
+    log_size = jnp.log(size)
+    lowest = orbit.state(orbit.turn())  # attention is lowest there
+    half = jnp.sqrt(
+        jnp.maximum(0.0, orbit.margin0**2 + 2 * (1 - orbit.log_odds0 - jnp.exp(orbit.log_odds0)) / orbit.rho)
+    )
+    high = jnp.minimum(log_size - lowest.log_attention, jnp.log(jnp.maximum(half, 2 * size)))
+    high = jnp.where(orbit.rho > 0, high, log_size - lowest.log_attention)
+
+    def refine(carry):
+        count, v, low, high, _ = carry
+        margin = jnp.exp(v)
+        state = orbit.state(margin - orbit.margin0)
+        error = log_size - v - state.log_attention
+        low, high = jnp.where(error >= 0, v, low), jnp.where(error <= 0, v, high)
+        new = v + error / (1 + orbit.rho * (margin * state.rest) ** 2)
+        new = jnp.where((new >= low) & (new <= high), new, (low + high) / 2)
+        return count + 1, new, low, high, jnp.abs(new - v)
+
+    def go_on(carry):
+        count, *_, step = carry
+        return (count < _BRACKET_STEPS) & jnp.any((step > _BRACKET_ENOUGH) & (size > 0))
+
+    _, v, *_ = jax.lax.while_loop(go_on, refine, (0, high, log_size, high, jnp.full_like(high, jnp.inf)))
+    return jnp.sign(lead) * jnp.exp(v) - orbit.margin0
+
+
+@advance_at_lead.defjvp
+def _advance_at_lead_jvp(primals, tangents):
+    (orbit, lead), (orbit_tangent, lead_tangent) = primals, tangents
+    advance = advance_at_lead(orbit, lead)
+    _, by_advance = jax.jvp(lambda x: _spread(orbit).state(x).lead, (advance,), (jnp.ones_like(advance),))
+    _, by_orbit = jax.jvp(lambda o: _spread(o).state(advance).lead, (orbit,), (orbit_tangent,))
+    return advance, (lead_tangent - by_orbit) / by_advance
+
+
+def _spread(orbit):
+    """The orbit with fields of shape `(lanes, 1)`, which broadcast against points."""
+    return jax.tree.map(lambda field: field[:, None], orbit)
+
+
+def _with_gaps(time_map, place, near, width, far):
+    """`near`, replaced in gaps by what `far(mask)` gives, and by infinity beyond panels that do not reach."""
+    gap = width == 0
+    unreached = gap & (place.panel == time_map.used - 1) & ~time_map.complete[:, None]
+    result = jax.lax.cond(jnp.any(gap), lambda: jnp.where(gap, far(gap), near), lambda: near)
+    return jnp.where(unreached, jnp.inf, result)
+
+
+def _solve_panel(place: tm.Place, target: Points) -> Points:
+    r"""$\xi$ with $\xi A(\xi)$ equal to the target."""
+    total, bend = place.read(tm.TOTAL), place.read(tm.BEND)
+    coefficients = place.coefficients()
+    regular = jnp.abs(bend) < _FLAT
+    bend = jnp.where(regular, bend, 0.0)
+    start = jnp.where(jnp.abs(bend) > 0.01, jnp.log1p(target / total * jnp.expm1(bend)) / bend, target / total)
+    regular = regular & (place.read(tm.WIDTH) > 0)
+
+    def refine(carry):
+        count, xi, _ = carry
+        mean, mean_slope = tm.mean_and_slope(coefficients, xi)
+        step = (target - xi * mean) / (mean + xi * mean_slope)
+        new = jnp.clip(xi + step * (1 - step * bend / 2), 0.0, 1.0)  # second order, as for an exponential
+        return count + 1, new, jnp.abs(step)
+
+    def go_on(carry):
+        count, _, step = carry
+        return (count < _NEWTON_STEPS) & jnp.any((step > _NEWTON_ENOUGH) & regular)
+
+    return jax.lax.while_loop(go_on, refine, (0, jnp.clip(start, 0.0, 1.0), jnp.full_like(start, jnp.inf)))[1]
+
+
+def _solve_gap(orbit: AbstractOrbit, place: tm.Place, log_time: Points, gap) -> Points:
+    """Newton's method for the log time between the edges of a gap, of which the right one may be infinite."""
+    left, _, log_left, slope = place.edges()
+    right = place.read(tm.TOTAL)
+
+    def refine(carry):
+        count, x, low, high, slope, _ = carry
+        end = tm.end_of_integral(orbit, x, left, slope)
+        value = jnp.logaddexp(log_left, end.log_integral)
+        error = log_time - value
+        low, high = jnp.where(error >= 0, x, low), jnp.where(error <= 0, x, high)
+        new = x + error * jnp.exp(value - end.log_rate)
+        middle = jnp.where(jnp.isinf(high), 2 * low + 1, (low + high) / 2)
+        new = jnp.where((new >= low) & (new <= high), new, middle)
+        return count + 1, new, low, high, end.slope, jnp.abs(new - x)
+
+    def go_on(carry):
+        count, x, *_, step = carry  # three steps at least, so that the slope has settled
+        return (count < 3) | (count < _BRACKET_STEPS) & jnp.any(gap & (step > _BRACKET_ENOUGH * x))
+
+    guess = left + jnp.minimum(log_time - log_left, (right - left) / 2)
+    start = (0, guess, left, right, slope, jnp.full_like(left, jnp.inf))
+    return jax.lax.while_loop(go_on, refine, start)[1]
+
+
+def _orbit_tangent(orbit: AbstractOrbit, tangent: AbstractOrbit, advance: Points, log_time: Points) -> Points:
+    r"""$\partial \ln t/\partial \text{orbit} \cdot \text{tangent}$ at fixed advance, linear in the tangent.
+
+    The partial derivatives come first, one for each field, so that reverse mode has only their sum to transpose.
+    """
+    fields, structure = jax.tree.flatten(orbit)
+    units = jax.tree.unflatten(
+        structure, [jnp.eye(len(fields))[:, i, None] * jnp.ones_like(f) for i, f in enumerate(fields)]
+    )
+    partials = jax.vmap(lambda unit: _log_time_partial(orbit, unit, advance, log_time))(units)
+    return jnp.einsum("flt,fl->lt", partials, jnp.stack(jax.tree.leaves(tangent)))
+
+
+def _log_time_partial(orbit: AbstractOrbit, tangent: AbstractOrbit, advance: Points, log_time: Points) -> Points:
+    r"""$\partial \ln t$ at fixed advance, when the orbit moves by a constant tangent."""
+    frozen, points = jax.lax.stop_gradient((orbit, advance))
+    last = jnp.max(points, axis=1)
+    time_map = jax.lax.stop_gradient(tm.build(frozen, jnp.full_like(last, -jnp.inf), last))
+    place = tm.find(time_map, points, tm.LEFT)
+    foot, _ = frozen.peak_foot()
+
+    def mean_tangent(orbit, tangent, nodes, shares):
+        nodes = jnp.where(shares > 0, nodes, 0.0)  # a node that carries nothing may be NaN, and so may its derivative
+        _, moved = jax.jvp(lambda o: o.log_rate(nodes), (orbit,), (tangent,))
+        return jnp.sum(jnp.where(shares > 0, shares * moved, 0.0), axis=0)
+
+    # in gaps, and up to the foot of a peak: the end of the integral
+    ends = jnp.concatenate([advance, foot[:, None]], axis=1)
+    left, width, log_left, scale = place.edges()
+    gap = width == 0
+    pad = ((0, 0), (0, 1))
+    end = tm.settled_end(
+        _spread(orbit), ends, jnp.pad(left, pad), jnp.pad(jnp.where(gap, scale, 1.0), pad, constant_values=1.0)
+    )
+    far = mean_tangent(_spread(orbit), _spread(tangent), end.nodes, end.shares)
+
+    # in panels: what comes from the panels before, and the part of the last one
+    before = jnp.take_along_axis(
+        _means_at_edges(orbit, tangent, time_map, far[:, -1], mean_tangent), place.panel, axis=1
+    )
+    nodes = left + (advance - left) * tm.XI[:, None, None]
+    shares = (advance - left) * tm.WEIGHTS[:, None, None] * jnp.exp(_spread(orbit).log_rate(nodes) - log_time)
+    inside = mean_tangent(_spread(orbit), _spread(tangent), nodes, jnp.where(advance > left, shares, 0.0))
+    near = jnp.where(advance > 0, jnp.exp(log_left - log_time), 0.0) * before + inside
+    return jnp.where(gap, far[:, :-1], near)
+
+
+def _means_at_edges(orbit, tangent, time_map: tm.TimeMap, at_foot, mean_tangent) -> Float[Array, "lanes panels"]:
+    """The tangent of the log time at the left edge of every panel."""
+    lanes = at_foot.shape[0]
+    edges = time_map.table.reshape(-1, tm.ROWS, lanes)[:, [tm.LEFT, tm.WIDTH, tm.LOG_LEFT]]
+
+    def step(mean, pair):
+        (left, width, log_left), (next_left, _, next_log_left) = pair
+        panel = (next_left > left) & (width > 0)  # not a rejected attempt, a gap, or a slot that is not in use
+        width, log_ratio = jnp.where(panel, width, 1.0), jnp.where(panel, log_left - next_log_left, 0.0)
+        nodes = left + width * tm.XI[:, None]
+        log_shares = orbit.log_rate(nodes) - jnp.where(panel, next_log_left, jnp.inf)
+        moved = jnp.exp(log_ratio) * mean + mean_tangent(
+            orbit, tangent, nodes, width * tm.WEIGHTS[:, None] * jnp.exp(log_shares)
+        )
+        leapt = (next_left > left) & ~panel
+        return jnp.where(panel, moved, jnp.where(leapt, at_foot, mean)), mean
+
+    last, means = jax.lax.scan(step, jnp.zeros(lanes), (edges[:-1], edges[1:]))
+    return jnp.concatenate([means, last[None]]).T

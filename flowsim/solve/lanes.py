@@ -1,0 +1,74 @@
+"""Many lanes on all cores: chunks that fit the caches, one compiled function, one thread for each core.
+
+XLA runs a loop on one core. Lanes are independent, so they are cut into chunks of one size, which are dispatched
+from a thread pool: as fast as one host device for each core, without asking the user to configure JAX beforehand.
+"""
+
+import concurrent.futures
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flowsim import _jax  # noqa: F401  float64 first
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Lanes of one call. A chunk's state fits the second-level cache, and a call is long enough to hide its overhead.
+CHUNK = 1024
+
+
+def padded(n: int) -> int:
+    """Lanes of the compiled function that solves `n` lanes: a power of two up to `CHUNK`, so that few sizes compile."""
+    return min(1 << (n - 1).bit_length(), CHUNK)
+
+
+def map_lanes(solve: Callable[..., Any], lanes: Sequence[np.ndarray], size: int | None = None) -> Any:
+    """Applies a function of lane arrays to any number of lanes.
+
+    Args:
+        solve: takes arrays of shape `(chunk,)` and returns a pytree of arrays whose leading axis is `chunk`; compiled once
+            for each chunk size.
+        lanes: concrete arrays of shape `(n,)`.
+        size: lanes of a chunk; by default `padded(n)`.
+
+    Returns:
+        What `solve` returns, with leading axis `n`.
+    """
+    n = len(lanes[0])
+    size = size or padded(n)
+    whole = -(-n // size) * size
+    # padding repeats the last lane, which costs no more steps than its original
+    full = [np.concatenate([lane, np.repeat(lane[-1:], whole - n)]) for lane in lanes]
+    first = jax.block_until_ready(solve(*(lane[:size] for lane in full)))  # compiles, once, before the threads start
+    if whole == size:
+        return first if n == size else jax.tree.map(lambda array: array[:n], first)
+
+    leaves, structure = jax.tree.flatten(first)
+    results = [_aligned((whole, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
+
+    def store(begin: int, chunk: Any) -> None:
+        for result, leaf in zip(results, jax.tree.leaves(chunk), strict=True):
+            result[begin : begin + size] = np.asarray(leaf)
+
+    def work(begin: int) -> None:
+        # waiting inside the thread: calls that are only queued would run one after another
+        store(begin, jax.block_until_ready(solve(*(lane[begin : begin + size] for lane in full))))
+
+    store(0, first)
+    with concurrent.futures.ThreadPoolExecutor(_cores()) as pool:
+        for _ in pool.map(work, range(size, whole, size)):
+            pass
+    return jax.tree.unflatten(structure, [jax.device_put(result[:n], may_alias=True) for result in results])
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An empty array that starts on a cache line, which JAX can adopt without copying it."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    buffer = np.empty(size + 64, np.uint8)
+    begin = -buffer.ctypes.data % 64
+    return buffer[begin : begin + size].view(dtype).reshape(shape)

@@ -1,0 +1,167 @@
+"""`integrate`: the gradient flow of any symmetric task, by numerical integration."""
+
+import functools
+from typing import Any
+
+from flowsim import _jax  # noqa: F401  float64 first
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowsim import _validate, circuits
+from flowsim.codegen import CompiledField, Parameters, compile
+from flowsim.errors import InvalidInput
+from flowsim.solve.adaptive import solve_adaptive
+from flowsim.solve.initial import start_blocks, start_settings
+from flowsim.solve.fixed_grid import BRIEF, State
+from flowsim.solve.lanes import map_lanes
+from flowsim.solve.reduced import Solution, n_gaps, observe, solve_reduced
+from flowsim.start import Start
+from flowsim.status import Status
+from flowsim.task import Task
+from flowsim.theory import derive
+from flowsim.trajectory import Trajectory
+
+MAX_STEPS = 1_000_000
+# Always as many lanes, padded: the adaptive solver takes long to compile and costs little for each lane.
+_ADAPTIVE_CHUNK = 16
+
+
+def integrate(
+    task: Task,
+    parameterization: str = "CACO",
+    *,
+    ratio: Any,
+    times: Any = None,
+    log_times: Any = None,
+    margin0: Any = 0.0,
+    score_gap0: Any = 0.0,
+    start: Start | None = None,
+    tol: float = 1e-8,
+    max_steps: int = MAX_STEPS,
+) -> Trajectory:
+    r"""Integrates the gradient flow of a task over time, for one ratio or many.
+
+    An eighth-order step on a fixed grid of a smooth clock goes to the requested times; lanes whose estimated error exceeds
+    the tolerance are solved again on finer grids, and then adaptively with `diffrax.diffeqsolve`. Lanes run in batches on all
+    cores. Works under `jit`, `vmap` and `grad`, except for the adaptive stage, which concrete arguments need.
+
+    Args:
+        task: what is learnt; any task.
+        parameterization: which circuits are collapsed and which factorized.
+        ratio: $\eta_{QK}/\eta_{OV}$, 0 or more; a number or a list.
+        times: gradient-flow times, 0 or more, strictly increasing; or
+        log_times: their natural logarithms (`-inf` is time 0). No horizon is too long: one step covers three units of
+            $\ln t$ at least, so $\ln t = 10^6$ takes about 350,000 steps.
+        margin0: margin at the start, for tasks with one distinct and one background group and the label head.
+        score_gap0: score gap at the start, likewise.
+        start: blocks of the start, for any task, instead of the two arguments before.
+        tol: tolerance: relative for the change of the score gap, relative or absolute (whichever is larger) for margins.
+        max_steps: a lane that needs more steps keeps what it has and says so in its status.
+
+    Returns:
+        A trajectory with the lane axis `ratio` (dropped for a scalar) and the status and number of steps of each lane.
+
+    Raises:
+        InvalidInput: naming the argument, its value and the fix.
+    """
+    _jax.require_x64()
+    if not isinstance(task, Task):
+        raise InvalidInput(f"task={task!r} must be a flowsim.Task.")
+    pair = circuits.parameterization(parameterization)
+    ratios, scalar_ratio = _lanes("ratio", ratio)
+    grid, scalar_time = _grid(times, log_times)
+    tol = _validate.real("tol", tol, above=0.0)
+    max_steps = _validate.whole("max_steps", max_steps, minimum=1)
+    field = compile(derive(task, pair.name))
+    parameters = _parameters(field, task)
+    x0 = _start(task, field, parameters, margin0, score_gap0, start)
+
+    if _validate.is_traced(ratios, grid, x0):
+        batch = tuple(jnp.broadcast_to(x, ratios.shape) for x in x0)
+        solution = solve_reduced(field, parameters._replace(ratio=ratios), batch, grid, tol, max_steps)
+    else:
+        solution = _solve(field, parameters, np.asarray(ratios), x0, grid, tol, max_steps)
+    trajectory = Trajectory(
+        log_time=jnp.asarray(grid),
+        **solution._asdict(),
+        axes=("ratio",),
+        coords={"ratio": ratios},
+        task=task,
+        parameterization=pair.name,
+        method="ode",
+        settings={**start_settings(margin0, score_gap0, start), "tol": tol, "max_steps": max_steps},
+    )
+    del scalar_time
+    return trajectory.squeeze("ratio") if scalar_ratio else trajectory
+
+
+def _solve(field, parameters, ratios, x0, grid, tol, max_steps) -> Solution:
+    """Solves concrete lanes: all on the fixed grid, then adaptively those that it did not resolve."""
+    shared = (parameters, x0, jnp.asarray(grid), jnp.asarray(tol), jnp.asarray(max_steps))
+    order = np.argsort(ratios, kind="stable")  # lanes of one chunk share a grid, so they had better be alike
+    solution = map_lanes(functools.partial(_fixed, field, shared), [ratios[order]])
+    if (np.diff(order) < 0).any():
+        solution = jax.tree.map(lambda array: array[np.argsort(order)], solution)
+    status = np.asarray(solution.status)
+    hard = np.flatnonzero((status == Status.INACCURATE) | (status == Status.NOT_FINITE))
+    if hard.size:
+        better = map_lanes(functools.partial(_adaptive, field, shared), [ratios[hard]], _ADAPTIVE_CHUNK)
+        solution = jax.tree.map(lambda old, new: jnp.asarray(old).at[hard].set(new), solution, better)
+    return solution
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _fixed(field: CompiledField, shared, ratio: Float[Array, " lanes"]) -> Solution:
+    parameters, x0, grid, tol, max_steps = shared
+    start = tuple(jnp.broadcast_to(x, ratio.shape) for x in x0)
+    return solve_reduced(field, parameters._replace(ratio=ratio), start, grid, tol, max_steps, BRIEF)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _adaptive(field: CompiledField, shared, ratio: Float[Array, " lanes"]) -> Solution:
+    parameters, x0, grid, tol, max_steps = shared
+
+    def lane(ratio: Float[Array, ""]):
+        return solve_adaptive(field, parameters._replace(ratio=ratio), x0, grid, tol, n_gaps(field))
+
+    path = jax.vmap(lane, out_axes=-1)(ratio)
+    start = tuple(jnp.broadcast_to(x, ratio.shape) for x in x0)
+    return observe(field, parameters._replace(ratio=ratio), start, path, tol, max_steps)
+
+
+@functools.lru_cache(maxsize=128)
+def _parameters(field: CompiledField, task: Task) -> Parameters:
+    with jax.ensure_compile_time_eval():
+        return field.parameters(task, 1.0)
+
+
+def _start(task, field, parameters, margin0, score_gap0, start) -> State:
+    blocks = start_blocks(task, field.flow, margin0, score_gap0, start)
+    if start is None and field.n_reduced == 2:
+        return (jnp.asarray(score_gap0, jnp.float64), jnp.asarray(margin0, jnp.float64))
+    return tuple(_to_reduced(field, blocks, parameters))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _to_reduced(field, blocks, parameters):
+    return field.to_reduced(blocks, parameters)
+
+
+def _lanes(name: str, value) -> tuple[Any, bool]:
+    if not _validate.is_traced(value):
+        return _validate.ratios(value)
+    array = jnp.asarray(value, jnp.float64)
+    if array.ndim > 1:
+        raise InvalidInput(f"{name} has shape {array.shape}; give a number or a one-dimensional list.")
+    return jnp.atleast_1d(array), array.ndim == 0
+
+
+def _grid(times, log_times) -> tuple[Any, bool]:
+    if not _validate.is_traced(times, log_times):
+        return _validate.log_time_grid(times, log_times)
+    if (times is None) == (log_times is None):
+        return _validate.log_time_grid(times, log_times)  # raises
+    array = jnp.log(jnp.asarray(times, jnp.float64)) if log_times is None else jnp.asarray(log_times, jnp.float64)
+    return jnp.atleast_1d(array), array.ndim == 0
