@@ -1,0 +1,5 @@
+"""`python -m flowsim` is the `flowsim` command."""
+
+from flowsim.cli import main
+
+main()

@@ -1,0 +1,182 @@
+"""The whole way once: derive, solve in closed form, integrate, train, judge, draw."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from flowsim.cli._agreement import Agreement, agreement
+from flowsim.cli._console import json_text, plain, work
+from flowsim.cli.derive import flow_data, no_closed_form
+from flowsim.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from flowsim.laws import Report
+    from flowsim.task import Task
+    from flowsim.theory.flow import Flow
+    from flowsim.trajectory import Trajectory
+
+# The ODE is integrated so far; the closed form goes on. By then every law that a finite horizon can show has shown.
+ODE_LOG_TIME = 1e4
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What to compute.
+
+    Attributes:
+        task: the task.
+        parameterization: which model.
+        ratios: learning-rate ratios.
+        start: `margin0` and `score_gap0`.
+        log_times: the grid of the closed form.
+        lr: step size of the training.
+        steps: number of training steps.
+    """
+
+    task: "Task"
+    parameterization: str
+    ratios: list[float]
+    start: Mapping[str, float]
+    log_times: list[float]
+    lr: float
+    steps: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What was computed.
+
+    Attributes:
+        flow: the derived equations.
+        trajectories: by name, in the order of the files: exact (where there is a closed form), ode, training.
+        reports: the verdicts on each.
+        ode_agreement: the ODE against the closed form, for each ratio; None without a closed form.
+        training_agreement: the training against the theory at the same times, for each ratio.
+        theory: the theory at the training's times.
+        no_closed_form: why there is no closed form, or None.
+    """
+
+    flow: "Flow"
+    trajectories: "dict[str, Trajectory]"
+    reports: "dict[str, Report]"
+    ode_agreement: list[Agreement] | None
+    training_agreement: list[Agreement]
+    theory: "Trajectory"
+    no_closed_form: str | None
+
+    @property
+    def main(self) -> "Trajectory":
+        """The trajectory with the longest horizon."""
+        return next(iter(self.trajectories.values()))
+
+
+def compute(plan: Plan) -> Outcome:
+    """Does the work, step by step.
+
+    Args:
+        plan: what to compute.
+
+    Returns:
+        Everything, in memory.
+    """
+    import numpy as np
+
+    import flowsim
+
+    task, name = plan.task, plan.parameterization
+    arguments: dict[str, Any] = {"ratio": plan.ratios, **plan.start}
+    log_times = np.asarray(plan.log_times)
+    short = log_times[log_times <= ODE_LOG_TIME]
+
+    def exact(log_times: Any) -> "Trajectory":
+        return flowsim.exact(task, name, log_times=log_times, **arguments)
+
+    def ode(log_times: Any) -> "Trajectory":
+        return flowsim.integrate(task, name, log_times=log_times, **arguments)
+
+    def train() -> "Trajectory":
+        return flowsim.train(task, name, lr=plan.lr, steps=plan.steps, **arguments)
+
+    flow = work("deriving the equations", lambda: flowsim.derive(task, name))
+    reason = work("looking for a closed form", lambda: no_closed_form(task, flow))
+    theory = ode if reason else exact
+    trajectories: dict[str, Trajectory] = {}
+    if reason is None:
+        trajectories["exact"] = work("solving in closed form", lambda: exact(log_times))
+    trajectories["ode"] = work("integrating the ODEs", lambda: ode(short))
+    trained = work(f"training the matrices, {plan.steps} steps", train)
+    trajectories["training"] = trained
+    at_training = work("solving at the training's times", lambda: theory(np.asarray(trained.log_time)))
+    ode_agreement = None
+    if reason is None:
+        ode_agreement = work("comparing", lambda: agreement(exact(short), trajectories["ode"], small_gaps=True))
+    return Outcome(
+        flow=flow,
+        trajectories=trajectories,
+        reports={key: work("judging", lambda item=item: flowsim.verify(item)) for key, item in trajectories.items()},
+        ode_agreement=ode_agreement,
+        training_agreement=agreement(at_training, trained, small_gaps=False),
+        theory=at_training,
+        no_closed_form=reason,
+    )
+
+
+def save(outcome: Outcome, plan: Plan, folder: pathlib.Path) -> None:
+    """Writes trajectories, verdicts, equations and the task into a folder."""
+    for name, trajectory in outcome.trajectories.items():
+        trajectory.save(folder / f"{name}.nc")
+    (folder / "verdicts.json").write_text(json_text(data(outcome, plan), indent=2) + "\n", encoding="utf-8")
+    listings = (f"{name}.nc\n\n{report}\n" for name, report in outcome.reports.items())
+    (folder / "verdicts.txt").write_text("\n".join(listings), encoding="utf-8")
+    (folder / "equations.tex").write_text(outcome.flow.latex() + "\n", encoding="utf-8")
+    plan.task.to_toml(folder / "task.toml")
+
+
+def draw(outcome: Outcome, folder: pathlib.Path) -> list[str]:
+    """Writes the figures, as PNG and SVG.
+
+    Returns:
+        For each figure that this task cannot have, a sentence that says why.
+    """
+    import flowsim
+
+    plot, trajectories = flowsim.plot, outcome.trajectories
+    ode = None if outcome.no_closed_form else trajectories["ode"]
+    figures = {
+        "theory_vs_simulation": lambda: plot.theory_vs_simulation(outcome.theory, trajectories["training"], ode=ode),
+        "growth_constants": lambda: plot.growth_constants(outcome.main),
+        "score_gap_regimes": lambda: plot.score_gap_regimes(outcome.main),
+    }
+    missing = []
+    for name, make in figures.items():
+        try:
+            figure = make()
+        except InvalidInput as error:
+            missing.append(f"no figure {name}: {error}")
+        else:
+            plot.savefig(figure, folder / name)
+    return missing
+
+
+def data(outcome: Outcome, plan: Plan) -> dict[str, Any]:
+    """The outcome as plain data, without the trajectories."""
+    from flowsim.trajectory_file import versions
+
+    compared = {"ode_against_exact": outcome.ode_agreement, "training_against_theory": outcome.training_agreement}
+    return plain(
+        {
+            "task": plan.task.to_dict(),
+            "parameterization": plan.parameterization,
+            "ratios": plan.ratios,
+            "start": dict(plan.start),
+            "training": {"lr": plan.lr, "steps": plan.steps},
+            **flow_data(plan.task, outcome.flow),
+            "agreement": {
+                name: None if rows is None else [row._asdict() for row in rows] for name, rows in compared.items()
+            },
+            "verdicts": {name: report.to_dict() for name, report in outcome.reports.items()},
+            "ok": all(report.ok for report in outcome.reports.values()),
+            "versions": versions(),
+        }
+    )

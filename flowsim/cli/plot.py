@@ -1,0 +1,43 @@
+"""`flowsim plot`: figures from saved trajectories."""
+
+from typing import Annotated
+
+import typer
+
+from flowsim.cli._console import write, write_json
+from flowsim.cli._options import OUTPUT, OutputOptions, option
+from flowsim.errors import InvalidInput
+
+KINDS = ("theory-vs-simulation", "growth-constants", "score-gap-regimes")
+_FORMATS = (".png", ".svg", ".pdf")
+
+
+def command(
+    *,
+    files: Annotated[list[str], typer.Argument(metavar="FILE.nc", help="Saved trajectories: theory first.")],
+    kind: Annotated[str, option(OUTPUT, "--kind", f"Which figure (default {KINDS[0]}).", "|".join(KINDS))] = KINDS[0],
+    output: OutputOptions,
+) -> int:
+    """Draw saved trajectories.
+
+    Example: flowsim plot exact.nc training.nc --kind theory-vs-simulation --out figure.svg
+    """
+    if kind not in KINDS:
+        raise InvalidInput(f"--kind {kind} is unknown; give one of {', '.join(KINDS)}.")
+    if len(files) > 2 or (len(files) == 2 and kind != KINDS[0]):
+        wanted = "one or two" if kind == KINDS[0] else "one"
+        raise InvalidInput(f"--kind {kind} draws {wanted} trajectories, {len(files)} were given; leave some away.")
+    if output.out is None:
+        raise InvalidInput("plot needs a file to draw into; give --out figure.png (or .svg, .pdf).")
+    path = output.file(_FORMATS)
+    assert path is not None
+    import flowsim
+
+    trajectories = [flowsim.Trajectory.load(file) for file in files]
+    figure = getattr(flowsim.plot, kind.replace("-", "_"))(*trajectories)
+    flowsim.plot.savefig(figure, path, overwrite=True)  # that it may be replaced was checked before
+    if output.json:
+        write_json({"kind": kind, "files": files, "figure": str(path)})
+    else:
+        write(f"wrote {path}")
+    return 0

@@ -1,0 +1,168 @@
+"""`flowsim verify`: which growth law holds where, for a task or for a saved trajectory."""
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flowsim import results
+from flowsim.cli import _parse
+from flowsim.cli._console import json_text, note, show, work, wrapped, write, write_json
+from flowsim.cli._options import (
+    TIMES,
+    TRAINING,
+    ModelOptions,
+    OutputOptions,
+    RatioOptions,
+    TaskOptions,
+    log_time_grid,
+    option,
+)
+from flowsim.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from flowsim.cli._main_job import Outcome, Plan
+    from flowsim.laws import Report
+
+RATIOS = (1e-6, 0.1, 1.0, 10.0)
+# The training's horizon, lr x steps = 20,000, is where attention has saturated for every ratio from 0.1 on.
+_LOG_T_MIN, _LOG_T_MAX, _POINTS, _LR, _STEPS = -2.0, "1e6", "400", "0.2", "100000"
+
+
+def command(
+    *,
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE.nc", help="Judge this saved trajectory instead.", show_default=False)
+    ] = None,
+    task: TaskOptions,
+    ratio: RatioOptions,
+    model: ModelOptions,
+    log_t_max: Annotated[
+        str, option(TIMES, "--log-t-max", f"Where the closed form ends, in ln t (default {_LOG_T_MAX}).", "L")
+    ] = _LOG_T_MAX,
+    points: Annotated[str, option(TIMES, "--points", f"Number of times (default {_POINTS}).", "N")] = _POINTS,
+    lr: Annotated[str, option(TRAINING, "--lr", f"Step size of the training (default {_LR}).", "LR")] = _LR,
+    steps: Annotated[str, option(TRAINING, "--steps", f"Training steps (default {_STEPS}).", "N")] = _STEPS,
+    output: OutputOptions,
+) -> int:
+    """Derive, solve, integrate and train a task, then judge its growth laws.
+
+    Example: flowsim verify --ratio 1e-6 --ratio 0.1 --ratio 1 --ratio 10 --out results
+    """
+    if file is not None:
+        given = [*task.given, *(["--ratio"] if ratio.ratio else [])]
+        if given:
+            raise InvalidInput(f"{file} was given together with {given[0]}, which the file decides; leave it away.")
+        return _judge_file(file, output)
+    from flowsim.cli._main_job import Plan
+
+    last = _parse.number("--log-t-max", log_t_max, above=_LOG_T_MIN)
+    plan = Plan(
+        task=task.build(),
+        parameterization=model.parameterization,
+        ratios=ratio.ratios(*RATIOS),
+        start=model.start(),
+        log_times=log_time_grid(_LOG_T_MIN, last, _parse.whole("--points", points, minimum=2)),
+        lr=_parse.number("--lr", lr, above=0),
+        steps=_parse.whole("--steps", steps, minimum=1),
+    )
+    with _folder(output) as folder:
+        return _run(plan, folder, output)
+
+
+@contextlib.contextmanager
+def _folder(output: OutputOptions) -> Iterator[pathlib.Path | None]:
+    """The folder to fill, or None without --out."""
+    if output.out is None:
+        if output.overwrite:
+            raise InvalidInput("--overwrite was given without --out; add --out PATH or leave it away.")
+        yield None
+        return
+    with results.output_folder(output.out, overwrite=output.overwrite, record={"command": "verify"}) as folder:
+        yield folder
+
+
+def _run(plan: "Plan", folder: pathlib.Path | None, output: OutputOptions) -> int:
+    from flowsim.cli import _main_job
+    from flowsim.cli._finish import report_lanes
+
+    outcome = _main_job.compute(plan)
+    missing: list[str] = []
+    if folder is not None:
+        work("writing", lambda: _main_job.save(outcome, plan, folder))
+        missing = work("drawing", lambda: _main_job.draw(outcome, folder))
+    if output.json:
+        write_json(_main_job.data(outcome, plan))
+    else:
+        _print(outcome, plan)
+        if folder is not None:
+            names = ", ".join(sorted(item.name for item in folder.iterdir()))
+            for sentence in missing:
+                write("\n" + wrapped(sentence))
+            write("\n" + wrapped(f"wrote {output.out}: {names}"))
+            write("verdicts.txt gives the reason of every verdict")
+    codes = [report_lanes(trajectory, f"{name}: ") for name, trajectory in outcome.trajectories.items()]
+    return max(_exit_code(report) for report in outcome.reports.values()) or max(codes)
+
+
+def _print(outcome: "Outcome", plan: "Plan") -> None:
+    from flowsim.cli import _tables
+    from flowsim.cli.derive import flow_text
+
+    write(flow_text(plan.task, outcome.flow))
+    if outcome.ode_agreement is not None:
+        last = float(outcome.trajectories["ode"].log_time[-1])
+        write(f"\nODE (diffrax) against the closed form up to ln t = {last:.4g}, largest relative differences")
+        show(_tables.agreement_table(plan.ratios, outcome.ode_agreement))
+    trained = outcome.trajectories["training"]
+    write(
+        f"\ntrained matrices against theory up to t = {plan.lr * plan.steps:g}, {plan.steps} steps of {plan.lr:g},\n"
+        "largest differences, in proportion to the step; asymmetry: distance from the symmetric matrices"
+    )
+    show(_tables.agreement_table(plan.ratios, outcome.training_agreement, asymmetry=trained.extra.get("asymmetry")))
+    write()
+    _show_laws(next(iter(outcome.reports.values())))
+    write("\nlaws of the exact flow and claims of the paper, by trajectory")
+    show(_tables.verdict_table(outcome.reports, {k: float(v.log_time[-1]) for k, v in outcome.trajectories.items()}))
+    _print_failures(next(iter(outcome.reports.values())))
+
+
+def _show_laws(report: "Report") -> None:
+    show(report.table())
+
+
+def _print_failures(report: "Report") -> None:
+    for row in report.rows:
+        if row.verdict == "fails":
+            where = "" if row.ratio is None else f"ratio {row.ratio:g}: "
+            write(wrapped(f"{where}{row.kind} {row.observable.replace('_', ' ')} {row.law} fails: {row.reason}"))
+
+
+def _judge_file(file: str, output: OutputOptions) -> int:
+    with _folder(output) as folder:
+        report = work("judging", lambda: _judge(file))
+        if folder is not None:
+            (folder / "verdicts.json").write_text(json_text(report.to_dict(), indent=2) + "\n", encoding="utf-8")
+            (folder / "verdicts.txt").write_text(f"{report}\n", encoding="utf-8")
+        if output.json:
+            write_json(report.to_dict())
+        else:
+            _show_laws(report)
+            write(f"\n{report.reasons()}")
+    return _exit_code(report)
+
+
+def _judge(file: str) -> "Report":
+    import flowsim
+
+    return flowsim.verify(flowsim.Trajectory.load(file))
+
+
+def _exit_code(report: "Report") -> int:
+    if report.ok:
+        return 0
+    failed = next(row for row in report.rows if row.kind == "exact-law" and row.verdict == "fails")
+    note(f"flowsim: ratio {failed.ratio}: {failed.observable} as {failed.law} fails: {failed.reason}.")
+    return 1

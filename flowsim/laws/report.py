@@ -1,0 +1,232 @@
+"""The report: rows with verdicts, as a table for people and as plain data for programs."""
+
+import dataclasses
+import io
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from flowsim.laws.judge import Verdict, Window
+from flowsim.task import Task
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+EXACT_LAW = "exact-law"
+PAPER_CLAIM = "paper-claim"
+WIDTH = 120
+_COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    r"""The verdict on one law for one lane.
+
+    Attributes:
+        parameterization: CACO, FACO, CAFO or FAFO.
+        ratio: the learning-rate ratio, None when unknown.
+        observable: `"margin"`, `"odds"` or `"score_gap"`.
+        law: `"log t"`, `"log^2 t"` or `"log log t"`.
+        kind: `"exact-law"` (what the exact flow says) or `"paper-claim"` (how the paper puts it).
+        exponent: measured local exponent $d \ln y/d \ln l$ over the window, None where it cannot be measured.
+        constant: measured constant, known corrections divided out; for `log log t` the coefficient $d\theta/d\ln l$.
+        predicted_constant: theory's constant, None without a prediction.
+        window: where the law was read, None where it can be read nowhere.
+        verdict: `"holds"`, `"fails"` or `"undecided"`.
+        reason: one sentence with the numbers.
+        regime: `"saturated"` or `"before saturation"`: which attention the law is about.
+        coords: all lane coordinates (ratio, lr, seed, ...), as present.
+    """
+
+    parameterization: str
+    ratio: float | None
+    observable: str
+    law: str
+    kind: str
+    exponent: float | None
+    constant: float | None
+    predicted_constant: float | None
+    window: Window | None
+    verdict: Verdict
+    reason: str
+    regime: str
+    coords: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossing:
+    r"""Where the two regimes of the score gap meet, $\rho (w^2 - w_0^2)(1 - \alpha_0) = 2$, by theory.
+
+    Attributes:
+        coords: lane coordinates.
+        parameterization: CACO, FACO, CAFO or FAFO.
+        ratio: the learning-rate ratio.
+        margin: the margin there.
+        log_time: $\ln t$ there, from the closed form.
+    """
+
+    coords: dict[str, Any]
+    parameterization: str
+    ratio: float | None
+    margin: float
+    log_time: float
+
+    def __str__(self) -> str:
+        when = f"ln t = {self.log_time:.5g}"
+        if abs(self.log_time) < 20:
+            when += f" (t = {math.exp(self.log_time):.4g})"
+        return f"the score gap's regimes meet at margin {self.margin:.5g}, {when}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Verdicts on the growth laws of a trajectory.
+
+    Attributes:
+        rows: one verdict for each lane and law.
+        crossings: where the score gap's regimes meet, for each lane that has a prediction.
+        task: the task, if known.
+    """
+
+    rows: tuple[Row, ...]
+    crossings: tuple[Crossing, ...]
+    task: Task | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether no law of the exact flow fails; rows that test the paper's claims never matter here."""
+        return not any(row.kind == EXACT_LAW and row.verdict == "fails" for row in self.rows)
+
+    def table(self) -> "Table":
+        """The verdicts as a `rich` table of at most 120 columns."""
+        from rich import box
+        from rich.table import Table
+
+        table = Table(
+            title="Growth laws",
+            caption="exact: what the exact flow says; paper: what the paper says; early: before attention saturates\n"
+            "ln t: where the law is read; decades: of ln t up to a shift; crossing: the regimes of the score gap meet",
+            title_justify="left",
+            caption_justify="left",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+            pad_edge=False,
+        )
+        table.add_column("run", no_wrap=True)
+        table.add_column("", no_wrap=True)
+        table.add_column("observable", no_wrap=True)
+        table.add_column("law", no_wrap=True)
+        for name in ("exponent", "constant", "predicted", "ln t", "decades"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("verdict", no_wrap=True)
+        for rows, crossing in self._by_lane():
+            table.add_section()
+            labels = _labels(rows[0], crossing)
+            for i in range(max(len(rows), len(labels))):
+                label = labels[i] if i < len(labels) else ""
+                table.add_row(label, *(_cells(rows[i], rows[i - 1] if i else None) if i < len(rows) else ()))
+        return table
+
+    def reasons(self) -> str:
+        """The reason of every verdict, and where the score gap's regimes meet, as lines of text."""
+        lines = []
+        for rows, crossing in self._by_lane():
+            lines.append(", ".join(_labels(rows[0], None)))
+            if crossing is not None:
+                lines.append(f"  {crossing}")
+            for row in rows:
+                what = f"{_name(row)} {row.law}{_EARLY[row.regime]} ({row.kind})"
+                lines.append(f"  {what} {row.verdict}: {row.reason}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        out = io.StringIO()
+        console = Console(file=out, width=WIDTH, color_system=None)
+        console.print(self.table())
+        return out.getvalue() + "\n" + self.reasons()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return {
+            "ok": self.ok,
+            "task": None if self.task is None else self.task.to_dict(),
+            "crossings": [dataclasses.asdict(crossing) for crossing in self.crossings],
+            "rows": [
+                dataclasses.asdict(row) | {"window": None if row.window is None else row.window._asdict()}
+                for row in self.rows
+            ],
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The report as JSON text; numbers that JSON has no name for (NaN, infinity) become null."""
+        return json.dumps(_finite(self.to_dict()), indent=indent, allow_nan=False)
+
+    def _by_lane(self) -> list[tuple[list[Row], Crossing | None]]:
+        lanes: dict[tuple, list[Row]] = {}
+        for row in self.rows:
+            lanes.setdefault(_lane(row), []).append(row)
+        crossings = {_lane(crossing): crossing for crossing in self.crossings}
+        return [(rows, crossings.get(lane)) for lane, rows in lanes.items()]
+
+
+_EARLY = {"saturated": "", "before saturation": ", early"}
+
+
+def _lane(item: Row | Crossing) -> tuple:
+    return (item.parameterization, item.ratio, *item.coords.items())
+
+
+def _name(row: Row) -> str:
+    return row.observable.replace("_", " ")
+
+
+def _labels(row: Row, crossing: Crossing | None) -> list[str]:
+    rest = [f"{name} {value:.6g}" for name, value in row.coords.items() if name in ("lr", "seed")]
+    ratio = "ratio unknown" if row.ratio is None else f"ratio {row.ratio:.6g}"
+    labels = [row.parameterization, ratio, *rest]
+    if crossing is not None:
+        labels += ["crossing:", f"w    {crossing.margin:.5g}", f"ln t {crossing.log_time:.5g}"]
+    return labels
+
+
+def _cells(row: Row, above: Row | None) -> tuple["str | Text", ...]:
+    from rich.text import Text
+
+    kind = "" if above is not None and above.kind == row.kind else row.kind.split("-")[0]
+    window = row.window
+    return (
+        kind,
+        _name(row),
+        f"{row.law}{_EARLY[row.regime]}",
+        _number(row.exponent, 3),
+        _number(row.constant, 5),
+        _number(row.predicted_constant, 5),
+        "-" if window is None else f"{_short(window.log_time_start)} .. {_short(window.log_time_end)}",
+        "-" if window is None else f"{window.decades:.2f}",
+        Text(row.verdict, style=_COLOURS[row.verdict]),
+    )
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if 10 <= value < 1e5 else f"{value:.2g}".replace("e+0", "e")
+
+
+def _number(value: float | None, digits: int) -> str:
+    """Fixed significant digits, exponents without padding: 7.5000e-7."""
+    if value is None:
+        return "-"
+    plain = value == 0 or 1e-3 <= abs(value) < 10**digits
+    text = f"{value:#.{digits}g}" if plain else f"{value:.{digits - 1}e}"
+    mantissa, e, power = text.partition("e")
+    return f"{mantissa}e{int(power)}" if e else text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

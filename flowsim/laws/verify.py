@@ -1,0 +1,162 @@
+"""From a trajectory to a report: the rows of every lane."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from flowsim.errors import InvalidInput
+from flowsim.laws.claim import judge_score_gap_claim
+from flowsim.laws.empirical import judge_form
+from flowsim.laws.exact_law import judge_law
+from flowsim.laws.judge import Judgement
+from flowsim.laws.lane import Lane, lanes
+from flowsim.laws.predictions import Numbers, Unknown, numbers, predictions, readable_range
+from flowsim.laws.report import EXACT_LAW, PAPER_CLAIM, Crossing, Report, Row
+from flowsim.theory.growth import BEFORE, MARGIN, ODDS, SATURATED, SCORE_GAP
+from flowsim.trajectory import Trajectory
+
+# The laws of saturated attention, for runs without a prediction: observable, name, power.
+_FORMS = ((MARGIN, "log t", 1), (ODDS, "log^2 t", 2), (SCORE_GAP, "log log t", 0))
+
+
+def verify(trajectory: Trajectory) -> Report:
+    r"""Says, with numbers, which growth law holds where.
+
+    Each lane gets rows of two kinds. `exact-law` rows test what the exact flow says: margin $\log t$ with constant 1,
+    odds $\log^2 t$ with constant $\rho/2$, score gap $\log\log t$ once attention is saturated and $\log^2 t$ before.
+    `paper-claim` rows test how the paper puts it: output-value scalar $\log t$, query-key scalar $\log^2 t$, read as
+    the score gap and as the odds.
+
+    A law is read where theory's own corrections are small, and compared with leading term *and* corrections, without
+    free parameters; tolerances are the size of the first term left out and the error of the data. Without a task or a
+    ratio, the form is fitted and no constant is predicted.
+
+    Args:
+        trajectory: what any solver returned, or `Trajectory.from_arrays(...)`.
+
+    Returns:
+        The report; print it, or see `rows`, `crossings` and `ok`.
+
+    Raises:
+        InvalidInput: if `trajectory` is no trajectory.
+    """
+    if not isinstance(trajectory, Trajectory):
+        raise InvalidInput(
+            f"trajectory={type(trajectory).__name__} cannot be judged; give a flowsim.Trajectory "
+            "(Trajectory.from_arrays makes one from your own logs)."
+        )
+    rows: list[Row] = []
+    crossings: list[Crossing] = []
+    for lane in lanes(trajectory):
+        found = numbers(lane)
+        crossing = _crossing(lane, found) if isinstance(found, Numbers) and found.rho > 0 else None
+        if crossing is not None:
+            crossings.append(crossing)
+        rows.extend(_rows(lane, found, crossing))
+    return Report(tuple(rows), tuple(crossings), trajectory.task)
+
+
+def _crossing(lane: Lane, known: Numbers) -> Crossing:
+    """Where the regimes of the score gap meet; the time is that of the closed form at that margin."""
+    from flowsim.solve.exact import time_to
+
+    assert lane.task is not None
+    log_time = time_to(
+        lane.task,
+        lane.parameterization,
+        ratio=lane.ratio,
+        margin=known.crossing_margin,
+        margin0=lane.margin0,
+        score_gap0=lane.score_gap0,
+    )
+    return Crossing(
+        dict(lane.coords), lane.parameterization, lane.ratio, known.crossing_margin, float(np.asarray(log_time))
+    )
+
+
+def _rows(lane: Lane, found: Numbers | Unknown, crossing: Crossing | None) -> Iterator[Row]:
+    if not lane.status.usable:
+        unusable = Judgement("undecided", f"{lane.status.name}: {lane.status.message}")
+        yield from _unpredicted_rows(lane, {observable: unusable for observable, _, _ in _FORMS}, unusable)
+    elif isinstance(found, Unknown):
+        yield from _unpredicted(lane, found)
+    elif found.rho == 0:
+        yield from _frozen(lane, found)
+    else:
+        yield from _predicted(lane, found, crossing)
+
+
+def _predicted(lane: Lane, known: Numbers, crossing: Crossing | None) -> Iterator[Row]:
+    by_name = {(law.observable, law.regime): law for law in predictions(lane, known)}
+    ranges = readable_range(lane, known)
+    judged = {key: judge_law(lane, law, ranges[key]) for key, law in by_name.items()}
+    for key in by_name:
+        yield _row(lane, by_name[key].name, EXACT_LAW, key, judged[key], by_name[key].constant)
+    early = by_name[SCORE_GAP, BEFORE]
+    claim = judge_score_gap_claim(
+        lane,
+        early,
+        by_name[SCORE_GAP, SATURATED],
+        judged[SCORE_GAP, BEFORE],
+        None if crossing is None else crossing.log_time,
+    )
+    for key in ((MARGIN, SATURATED), (ODDS, SATURATED)):
+        yield _row(lane, by_name[key].name, PAPER_CLAIM, key, judged[key], by_name[key].constant)
+    yield _row(lane, early.name, PAPER_CLAIM, (SCORE_GAP, SATURATED), claim, early.constant)
+
+
+def _frozen(lane: Lane, known: Numbers) -> Iterator[Row]:
+    """Ratio 0: attention keeps its start, the margin grows as log t with constant 1/alpha0."""
+    (margin,) = predictions(lane, known)
+    key = (MARGIN, margin.regime)
+    yield _row(
+        lane, margin.name, EXACT_LAW, key, judge_law(lane, margin, readable_range(lane, known)[key]), margin.constant
+    )
+    frozen = Judgement("undecided", "ratio 0 freezes the query-key circuit; the law is about ratios above 0")
+    for observable, name, _ in _FORMS[1:]:
+        yield _row(lane, name, EXACT_LAW, (observable, SATURATED), frozen)
+    for observable, name in ((MARGIN, "log t"), (ODDS, "log^2 t"), (SCORE_GAP, "log^2 t")):
+        yield _row(lane, name, PAPER_CLAIM, (observable, SATURATED), frozen)
+
+
+def _unpredicted(lane: Lane, why: Unknown) -> Iterator[Row]:
+    judged = {observable: judge_form(lane, observable, power, why.reason) for observable, _, power in _FORMS}
+    claim = judge_form(lane, SCORE_GAP, 2, why.reason)
+    if not why.judge_exponent:
+        judged = {observable: _undecided(judgement, why) for observable, judgement in judged.items()}
+        claim = _undecided(claim, why)
+    yield from _unpredicted_rows(lane, judged, claim)
+
+
+def _undecided(judgement: Judgement, why: Unknown) -> Judgement:
+    """The measured numbers of a judgement, without a verdict."""
+    return Judgement("undecided", why.reason, judgement.exponent, judgement.constant, judgement.window)
+
+
+def _unpredicted_rows(lane: Lane, judged: dict[str, Judgement], claim: Judgement) -> Iterator[Row]:
+    for observable, name, _ in _FORMS:
+        yield _row(lane, name, EXACT_LAW, (observable, SATURATED), judged[observable])
+    for observable, name in ((MARGIN, "log t"), (ODDS, "log^2 t")):
+        yield _row(lane, name, PAPER_CLAIM, (observable, SATURATED), judged[observable])
+    yield _row(lane, "log^2 t", PAPER_CLAIM, (SCORE_GAP, SATURATED), claim)
+
+
+def _row(
+    lane: Lane, law: str, kind: str, key: tuple[str, str], judgement: Judgement, predicted: float | None = None
+) -> Row:
+    observable, regime = key
+    return Row(
+        parameterization=lane.parameterization,
+        ratio=lane.ratio,
+        observable=observable,
+        law=law,
+        kind=kind,
+        exponent=judgement.exponent,
+        constant=judgement.constant,
+        predicted_constant=predicted,
+        window=judgement.window,
+        verdict=judgement.verdict,
+        reason=judgement.reason,
+        regime=regime,
+        coords=dict(lane.coords),
+    )
