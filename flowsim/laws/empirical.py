@@ -71,7 +71,8 @@ def _power_law(
     noise = judge.scatter(log_l, log_y)
     error = 4 * noise / np.sqrt(x.size / 2) / (np.log(10) * span.decades / 2)
     weights = judge.trapezoid(log_l)
-    constant = float(np.exp(weights @ (log_y - power * log_l)))
+    with np.errstate(over="ignore"):  # infinite for what grows faster than any power of l
+        constant = float(np.exp(weights @ (log_y - power * log_l)))
     form = f"exponents {early:.3g} and {late:.3g} in the halves of {span.decades:.2f} decades"
     result = (local, constant, span)
     if noise > PRECISION:

@@ -8,6 +8,8 @@ from flowsim.laws.lane import Lane
 from flowsim.laws.predictions import Prediction
 from flowsim.theory.growth import BEFORE, ODDS, SATURATED, SCORE_GAP
 
+_HOPELESS = 1e6  # deviations that no statistics is needed for
+
 
 def measured(lane: Lane, observable: str, regime: str) -> tuple[np.ndarray, np.ndarray]:
     """What a law is about, and its logarithm: margin, odds, score gap, or (before saturation) the score gap's change.
@@ -60,23 +62,32 @@ def judge_law(lane: Lane, prediction: Prediction, readable_range: tuple[float, f
         reason = f"only {span.points} recorded times{_where(readable_range)}"
         return Judgement("undecided", reason, local, None, span)
     x = np.log(l)
-    error = (y - prediction.predicted[inside]) / prediction.scale[inside]
+    predicted, scale = prediction.predicted[inside], prediction.scale[inside]
+    error = (y - predicted) / scale
     # Solvers promise margin and ln(odds) to a relative error; odds inherit the absolute error of their logarithm.
-    size = np.abs(lane.log_odds[inside]) if prediction.observable == ODDS else np.abs(y) / prediction.scale[inside]
+    size = np.abs(np.log(predicted) if prediction.observable == ODDS else predicted / scale)
     allowed = prediction.remainder[inside] + lane.data_error * np.maximum(1.0, size)
-    if prediction.power:
-        weights = judge.trapezoid(x) / allowed**2
-        constant = prediction.constant * (1 + float(weights @ error / weights.sum()))
-    else:
-        constant = prediction.constant + judge.slope(x, error)
     if span.decades < DECADES:
         reason = f"only {span.decades:.2f} decades of l{_where(readable_range)}; {DECADES:g} are needed"
-        return Judgement("undecided", reason, local, constant, span)
+        return Judgement("undecided", reason, local, _constant(prediction, x, error, allowed), span)
+    if not (np.abs(error) < _HOPELESS).all():
+        return Judgement("fails", f"off by more than a factor of {_HOPELESS:g}", local, None, span)
+    constant = _constant(prediction, x, error, allowed)
     verdict, why = judge.compare(error, allowed, x)
     reason = (
         f"constant {constant:.6g}, predicted {prediction.constant:.6g}, {why}, over {span.decades:.2f} decades of l"
     )
     return Judgement(verdict, reason, local, constant, span)
+
+
+def _constant(prediction: Prediction, x: np.ndarray, error: np.ndarray, allowed: np.ndarray) -> float | None:
+    """The measured constant, corrections divided out; points where less is allowed weigh more."""
+    if not (np.abs(error) < _HOPELESS).all():
+        return None
+    if not prediction.power:
+        return prediction.constant + judge.slope(x, error)
+    weights = judge.trapezoid(x) / allowed**2
+    return prediction.constant * (1 + float(weights @ error / weights.sum()))
 
 
 def _nothing_to_see(lane: Lane, prediction: Prediction, readable_range: tuple[float, float] | None) -> str:

@@ -50,6 +50,12 @@ class Lane:
     score_gap0: float
     data_error: float
 
+    @property
+    def attention(self) -> np.ndarray:
+        r"""$\alpha$, the attention on the first distinct group."""
+        with np.errstate(over="ignore"):  # e^-log_odds overflows where attention underflows
+            return 1 / (1 + np.exp(-self.log_odds))
+
 
 def lanes(trajectory: Trajectory) -> Iterator[Lane]:
     """The runs of a trajectory, in the order of its lane axes.

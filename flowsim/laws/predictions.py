@@ -20,7 +20,9 @@ DISTORTION = 0.1
 SAFETY = 1.5
 """The first term left out counts this often, for the terms after it."""
 _HORIZON = 1e7  # beyond every ln t of interest
-_EXTREME_LOG_ODDS = 300.0  # its exponential, squared, is still a float
+# Beyond these the powers in the laws leave float64.
+_EXTREME_LOG_ODDS = 60.0
+_EXTREME_RHO = 1e50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +56,11 @@ class Numbers:
         return 1 / (1 + math.exp(-self.log_odds0))
 
     @property
+    def unattended0(self) -> float:
+        r"""$1 - \alpha_0$, free of cancellation."""
+        return 1 / (1 + math.exp(self.log_odds0))
+
+    @property
     def kappa(self) -> float:
         r"""$y_0 + \ln y_0 - \rho w_0^2/2$, the constant of the orbit."""
         return math.exp(self.log_odds0) + self.log_odds0 - self.rho * self.margin0**2 / 2
@@ -61,7 +68,7 @@ class Numbers:
     @property
     def crossing_margin(self) -> float:
         """The margin where the two regimes of the score gap meet."""
-        return float(_crossing()(self.rho, self.attention0, self.margin0)) if self.rho > 0 else math.inf
+        return float(_crossing()(self.rho, self.unattended0, self.margin0)) if self.rho > 0 else math.inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,11 +145,14 @@ def numbers(lane: Lane) -> Numbers | Unknown:
     log_odds0 = constants.log_base_odds + lane.score_gap0
     if abs(log_odds0) > _EXTREME_LOG_ODDS:
         return Unknown(f"no prediction: attention starts at odds e^{log_odds0:.4g}, too extreme", judge_exponent=False)
+    rho = constants.rho_per_ratio * lane.ratio
+    if rho > 0 and not 1 / _EXTREME_RHO < rho < _EXTREME_RHO:
+        return Unknown(f"no prediction at the extreme ratio {lane.ratio:g}", judge_exponent=False)
     return Numbers(
         classes=constants.classes,
         distinct_types=constants.distinct_types,
         base_odds=math.exp(constants.log_base_odds),
-        rho=constants.rho_per_ratio * lane.ratio,
+        rho=rho,
         margin0=lane.margin0,
         log_odds0=log_odds0,
     )
@@ -198,14 +208,14 @@ def readable_range(lane: Lane, known: Numbers) -> dict[tuple[str, str], tuple[fl
 
 
 # The order of the arguments of every compiled expression.
-_ARGUMENTS = (growth.l, growth.rho, growth.kappa, growth.alpha0, growth.margin0, growth.base_odds)
+_ARGUMENTS = (growth.l, growth.rho, growth.kappa, growth.alpha0, growth.unattended0, growth.margin0, growth.base_odds)
 
 
 @functools.cache
 def _crossing() -> Callable:
     import sympy as sp
 
-    return sp.lambdify((growth.rho, growth.alpha0, growth.margin0), growth.crossing_margin(), modules="math")
+    return sp.lambdify((growth.rho, growth.unattended0, growth.margin0), growth.crossing_margin(), modules="math")
 
 
 @functools.cache
@@ -231,7 +241,7 @@ def _evaluate(law: growth.GrowthLaw, compiled: Callable, log_time: np.ndarray, k
         if saturated:
             valid &= known.rho * l**2 / 2 + known.kappa > math.e  # the series is one in 1/E and ln E
     l = np.where(valid, l, np.nan)
-    values = compiled(l, known.rho, known.kappa, known.attention0, known.margin0, known.base_odds)
+    values = compiled(l, known.rho, known.kappa, known.attention0, known.unattended0, known.margin0, known.base_odds)
     constant, offset, correction, remainder = (np.broadcast_to(np.asarray(value, float), l.shape) for value in values)
     basis = l**law.power if law.power else np.log(l)
     scale = np.abs(constant * basis) if law.power else np.ones_like(l)

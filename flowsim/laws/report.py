@@ -63,7 +63,7 @@ class Crossing:
         parameterization: CACO, FACO, CAFO or FAFO.
         ratio: the learning-rate ratio.
         margin: the margin there.
-        log_time: $\ln t$ there, from the closed form.
+        log_time: $\ln t$ there, from the closed form; NaN where that does not reach so far.
     """
 
     coords: dict[str, Any]
@@ -149,20 +149,22 @@ class Report:
         return out.getvalue() + "\n" + self.reasons()
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data."""
-        return {
-            "ok": self.ok,
-            "task": None if self.task is None else self.task.to_dict(),
-            "crossings": [dataclasses.asdict(crossing) for crossing in self.crossings],
-            "rows": [
-                dataclasses.asdict(row) | {"window": None if row.window is None else row.window._asdict()}
-                for row in self.rows
-            ],
-        }
+        """The report as plain data; numbers that JSON has no name for (NaN, infinity) are None."""
+        return _finite(
+            {
+                "ok": self.ok,
+                "task": None if self.task is None else self.task.to_dict(),
+                "crossings": [dataclasses.asdict(crossing) for crossing in self.crossings],
+                "rows": [
+                    dataclasses.asdict(row) | {"window": None if row.window is None else row.window._asdict()}
+                    for row in self.rows
+                ],
+            }
+        )
 
     def to_json(self, indent: int | None = 2) -> str:
-        """The report as JSON text; numbers that JSON has no name for (NaN, infinity) become null."""
-        return json.dumps(_finite(self.to_dict()), indent=indent, allow_nan=False)
+        """The report as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def _by_lane(self) -> list[tuple[list[Row], Crossing | None]]:
         lanes: dict[tuple, list[Row]] = {}

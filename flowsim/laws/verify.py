@@ -1,5 +1,7 @@
 """From a trajectory to a report: the rows of every lane."""
 
+import functools
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -57,21 +59,21 @@ def verify(trajectory: Trajectory) -> Report:
 
 
 def _crossing(lane: Lane, known: Numbers) -> Crossing:
-    """Where the regimes of the score gap meet; the time is that of the closed form at that margin."""
+    """Where the regimes of the score gap meet; the time is that of the closed form at that margin, or NaN."""
+    margin = known.crossing_margin
+    log_time = _log_time(lane.task, lane.parameterization, lane.ratio, margin, lane.margin0, lane.score_gap0)
+    return Crossing(dict(lane.coords), lane.parameterization, lane.ratio, margin, log_time)
+
+
+@functools.lru_cache(maxsize=4096)  # the seeds and step sizes of a ratio share it
+def _log_time(task, parameterization: str, ratio, margin: float, margin0: float, score_gap0: float) -> float:
     from flowsim.solve.exact import time_to
 
-    assert lane.task is not None
-    log_time = time_to(
-        lane.task,
-        lane.parameterization,
-        ratio=lane.ratio,
-        margin=known.crossing_margin,
-        margin0=lane.margin0,
-        score_gap0=lane.score_gap0,
-    )
-    return Crossing(
-        dict(lane.coords), lane.parameterization, lane.ratio, known.crossing_margin, float(np.asarray(log_time))
-    )
+    try:
+        log_time = time_to(task, parameterization, ratio=ratio, margin=margin, margin0=margin0, score_gap0=score_gap0)
+    except InvalidInput:  # beyond what the closed form can reach in float64, at ratios like 1e-30
+        return math.nan
+    return float(np.asarray(log_time))
 
 
 def _rows(lane: Lane, found: Numbers | Unknown, crossing: Crossing | None) -> Iterator[Row]:

@@ -15,7 +15,7 @@ _THEORY = {"color": "black", "lw": 0.8, "ls": (0, (4, 3))}
 _EARLY = {"color": "black", "lw": 0.8, "ls": (0, (5, 2))}
 _LATE = {"color": "black", "lw": 1.0, "ls": (0, (1, 1.5))}
 _CROSSING = {"marker": "D", "ms": 5, "mfc": "white", "mew": 1.3, "ls": ""}
-_TRUSTED = 0.2  # corrections are drawn where theory leaves out less than this
+_TRUSTED = 0.05  # corrections are drawn where theory leaves out less than this
 
 
 def growth_constants(trajectory: Trajectory) -> Figure:
@@ -60,7 +60,7 @@ def growth_constants(trajectory: Trajectory) -> Figure:
             below.set_ylim(bottom=1e-12, top=3)
             below.set_title("distance from 1", loc="left")
             below.set_ylabel("|" + symbol + r"$\;-\;1$|")
-            below.set_xlabel(style.LOG_TIME)
+            below.set_xlabel(style.LOG_TIME + r"   ($l = \ln(t/C)$)")
         _log_time_axes(axes, runs, first=1.0)
         style.letters(list(axes.ravel()))
         entries = [style.key(style.ratio_label(r), color=colour[r]) for r in sorted(_ratios(runs))]
@@ -70,9 +70,9 @@ def growth_constants(trajectory: Trajectory) -> Figure:
 
 
 def _measured_constant(lane: Lane, known: Numbers, observable: str) -> np.ndarray:
-    """Margin over l, or odds over (rho/2) l^2, for l > 0."""
+    """Margin over l, or odds over (rho/2) l^2, for l > 1."""
     l = lane.log_time - np.log(known.distinct_types)
-    l = np.where(l > 0, l, np.nan)
+    l = np.where(l > 1, l, np.nan)
     if observable == MARGIN:
         return lane.margin / l
     with np.errstate(over="ignore", invalid="ignore"):

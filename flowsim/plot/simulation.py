@@ -12,7 +12,8 @@ from flowsim.plot import style
 from flowsim.trajectory import Trajectory
 
 _METHODS = {"exact": "closed form", "ode": "ODE", "descent": "finite steps", "training": "training", "given": "data"}
-_MARKERS = 14
+_MARKERS = 14  # for each lane, however densely it was recorded
+_INTEGRATED = {"color": "black", "lw": 0.9, "ls": (0, (4, 3))}
 
 
 def theory_vs_simulation(
@@ -47,10 +48,12 @@ def theory_vs_simulation(
         figure, axes = style.panels(len(heights), 3, heights=heights)
         for column, (title, label, value) in enumerate(_PANELS):
             top = axes[0, column]
-            for group, look in ((drawn, {"lw": 1.6}), (integrated, {"lw": 1.1, "ls": (0, (4, 2)), "alpha": 0.9})):
-                for lane in group:
-                    inside = _within(lane, low, high)
-                    top.plot(_time(lane, inside), value(lane)[inside], color=colour[lane.ratio], **look)
+            for lane in drawn:
+                inside = _within(lane, low, high)
+                top.plot(_time(lane, inside), value(lane)[inside], color=colour[lane.ratio], lw=1.6)
+            for lane in integrated:
+                inside = _within(lane, low, high)
+                top.plot(_time(lane, inside), value(lane)[inside], **_INTEGRATED, zorder=2.5)
             for lane in simulated:
                 at = _spread(lane, low, high)
                 top.plot(_time(lane, at), value(lane)[at], ls="", marker="o", ms=3.6, mfc="white", mew=1.0,
@@ -69,7 +72,7 @@ def theory_vs_simulation(
         entries = [style.key(style.ratio_label(r), color=colour[r]) for r in sorted(_ratios(drawn, simulated))]
         entries.append(style.key(f"theory ({_METHODS[theory.method]})", color=style.GREY, lw=1.6))
         if ode is not None:
-            entries.append(style.key(_METHODS[ode.method], color=style.GREY, lw=1.1, ls=(0, (4, 2))))
+            entries.append(style.key(_METHODS[ode.method], **_INTEGRATED))
         if simulation is not None:
             entries.append(
                 style.key(_METHODS[simulation.method], color=style.GREY, ls="", marker="o", ms=3.6, mfc="white")
@@ -81,7 +84,7 @@ def theory_vs_simulation(
 _PANELS: tuple[tuple[str, str, Callable[[Lane], np.ndarray]], ...] = (
     ("output-value circuit", style.MARGIN, lambda lane: lane.margin),
     ("query-key circuit", style.SCORE_GAP, lambda lane: lane.score_gap),
-    ("attention", style.ATTENTION, lambda lane: np.exp(-np.logaddexp(0, -lane.log_odds))),
+    ("attention", style.ATTENTION, lambda lane: lane.attention),
 )
 
 
@@ -93,8 +96,8 @@ def _limits(first: list[Lane], theory: list[Lane]) -> tuple[float, float]:
     if not all(times.size for times in finite):
         raise InvalidInput("theory holds no time above 0; there is nothing to draw.")
     low, high = float(finite[0].min()), float(finite[0].max())
-    # Powers of e beyond float64 have no place on an axis of t.
-    return max(low, -700.0), min(high, 700.0)
+    # Powers of e beyond float64 have no place on an axis of t, nor have the ticks that matplotlib tries beyond it.
+    return max(low, -550.0), min(high, 550.0)
 
 
 def _within(lane: Lane, low: float, high: float) -> np.ndarray:

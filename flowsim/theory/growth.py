@@ -32,6 +32,7 @@ l = sp.Symbol("l", positive=True)  # logarithm of time, see GrowthLaw.clock
 rho = sp.Symbol("rho", positive=True)  # rho = g r C (K-1)/K
 kappa = sp.Symbol("kappa", real=True)  # y0 + ln y0 - rho w0^2/2
 alpha0 = sp.Symbol("alpha_0", positive=True)  # attention at the start
+unattended0 = sp.Symbol("beta_0", positive=True)  # 1 - alpha0, a symbol of its own so that nothing cancels
 margin0 = sp.Symbol("w_0", real=True)  # margin at the start
 base_odds = sp.Symbol("y_b", positive=True)  # m/n, the odds at score gap 0
 log_time = sp.Symbol("tau", real=True)  # ln t
@@ -94,9 +95,9 @@ def crossing_margin() -> sp.Expr:
     There the law before saturation, $\theta - \theta_0 = (1 - \alpha_0) \rho (w^2 - w_0^2)/2$, reaches a gap of 1: the
     attention gate closes.
     """
-    squared, unattended = sp.symbols("w^2 u", positive=True)
-    (found,) = sp.solve(unattended * rho * (squared - margin0**2) / 2 - 1, squared)
-    return sp.sqrt(sp.expand(found).subs(unattended, 1 - alpha0))
+    squared = sp.Symbol("w^2", positive=True)
+    (found,) = sp.solve(unattended0 * rho * (squared - margin0**2) / 2 - 1, squared)
+    return sp.sqrt(sp.expand(found))
 
 
 def omega_series(order: int) -> tuple[sp.Expr, ...]:
@@ -222,7 +223,7 @@ def _early_laws() -> tuple[GrowthLaw, ...]:
     gap = rs.rs_subs(psi, {_x: margin}, _e, 4)
 
     value = {_x.as_expr(): l, _x0.as_expr(): alpha0 * margin0, _p.as_expr(): rho / alpha0**2}
-    value |= {_a.as_expr(): alpha0, _b.as_expr(): 1 - alpha0}
+    value |= {_a.as_expr(): alpha0, _b.as_expr(): unattended0}
 
     def law(observable, name, power, constant, offset, scale, series, first):
         correction = scale * sp.factor(_coefficient(series, _e, first).as_expr())
@@ -232,10 +233,10 @@ def _early_laws() -> tuple[GrowthLaw, ...]:
             observable, BEFORE, name, power, constant, offset, correction.subs(value), remainder.subs(value), clock
         )
 
-    constant = (1 - alpha0) * rho / (2 * alpha0**2)
+    constant = unattended0 * rho / (2 * alpha0**2)
     return (
         law(MARGIN, "log t", 1, 1 / alpha0, sp.S.Zero, 1 / alpha0, margin, 1),
-        law(SCORE_GAP, "log^2 t", 2, constant, -(1 - alpha0) * rho * margin0**2 / 2, sp.S.One, gap, 2),
+        law(SCORE_GAP, "log^2 t", 2, constant, -unattended0 * rho * margin0**2 / 2, sp.S.One, gap, 2),
     )
 
 
