@@ -30,7 +30,7 @@ check: $(STAMP)  ## ruff and pyright
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(STAMP)  ## timings beside peers (install the optional peers with pip install -e '.[bench]')
-	$(BIN)/python -m pytest -m benchmark tests/benchmarks --benchmark-enable --benchmark-only -s
+	$(BIN)/python -m pytest -m benchmark tests/benchmarks -s
 
 clean:  ## remove the environment, caches and results
 	rm -rf $(VENV) results .pytest_cache .ruff_cache .hypothesis .benchmarks
