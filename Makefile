@@ -19,10 +19,10 @@ run: $(STAMP)  ## derive, solve, train and judge four learning-rate ratios; writ
 	$(BIN)/flowsim verify --ratio 1e-6 --ratio 0.1 --ratio 1 --ratio 10 --out results --overwrite
 
 test: $(STAMP)  ## the default test suite (minutes)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-all: $(STAMP)  ## the tests marked slow too, every derivation and example among them
-	$(BIN)/python -m pytest -m "not benchmark"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not benchmark"
 
 check: $(STAMP)  ## ruff and pyright
 	$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """How far two trajectories on the same times differ, by the measure in which flowsim states its accuracy."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ def agreement(reference: "Trajectory", other: "Trajectory", *, small_gaps: bool)
     """Compares each lane of `other` with the same lane of `reference`.
 
     Args:
-        reference: the trajectory that counts as true.
-        other: one with the same lanes and times.
+        reference: the trajectory that counts as true, with the same lanes and times; it may go on for longer.
+        other: the one to measure.
         small_gaps: measure small changes of the score gap against themselves. A solver keeps them; the first finite
             step of a training has no gap yet where the flow has a small one.
 
@@ -39,37 +40,37 @@ def agreement(reference: "Trajectory", other: "Trajectory", *, small_gaps: bool)
     """
     import numpy as np
 
+    n = other.n_time
+    log_time = np.asarray(reference.log_time)[:n]
+    if not np.array_equal(log_time, np.asarray(other.log_time)):
+        raise AssertionError("trajectories are compared at their own times only")
+    kept = np.isfinite(log_time)
+    clock = log_time[kept]
+
     def lanes(trajectory: "Trajectory", name: str) -> Any:
-        return np.asarray(getattr(trajectory, name)).reshape(-1, trajectory.n_time)
+        return np.asarray(getattr(trajectory, name)).reshape(-1, trajectory.n_time)[:, :n][:, kept]
 
-    log_time = np.broadcast_to(np.asarray(reference.log_time), reference.margin.shape).reshape(-1, reference.n_time)
-    rows = []
-    for i in range(log_time.shape[0]):
-        kept = np.isfinite(log_time[i])
-        clock = log_time[i][kept]
-
-        def worst(name: str, scale: Any, *, lane: int = i, kept: Any = kept, clock: Any = clock) -> float:
-            true, found = lanes(reference, name)[lane][kept], lanes(other, name)[lane][kept]
+    def worst(name: str, scale: Callable[[Any], Any]) -> list[float]:
+        largest = []
+        for true, found in zip(lanes(reference, name), lanes(other, name), strict=True):
             slope = np.gradient(true, clock) if clock.size > 1 else np.zeros_like(clock)
             rounding = _CLOCK_ULPS * np.spacing(np.abs(clock)) * np.abs(slope)
             difference = np.maximum(np.abs(found - true) - rounding, 0)
             with np.errstate(divide="ignore"):  # a difference where nothing should have changed counts as infinite
                 relative = np.divide(difference, scale(true), out=np.zeros_like(difference), where=difference != 0)
-            return _largest(relative)
+            largest.append(_largest(relative))
+        return largest
 
-        def absolute(values: Any) -> Any:
-            return np.maximum(1, np.abs(values))
+    def absolute(values: Any) -> Any:
+        return np.maximum(1, np.abs(values))
 
-        difference = np.abs(lanes(other, "attention")[i] - lanes(reference, "attention")[i])
-        rows.append(
-            Agreement(
-                worst("margin", absolute),
-                worst("log_odds", absolute),
-                worst("score_gap_change", np.abs if small_gaps else absolute),
-                _largest(difference),
-            )
-        )
-    return rows
+    columns = (
+        worst("margin", absolute),
+        worst("log_odds", absolute),
+        worst("score_gap_change", np.abs if small_gaps else absolute),
+        [_largest(row) for row in np.abs(lanes(other, "attention") - lanes(reference, "attention"))],
+    )
+    return [Agreement(*row) for row in zip(*columns, strict=True)]
 
 
 def _largest(values: Any) -> float:

@@ -1,13 +1,14 @@
 """What commands print: results on standard output, everything else on standard error."""
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -30,12 +31,29 @@ def wrapped(text: str) -> str:
     return textwrap.fill(text, width=_TEXT_WIDTH, subsequent_indent="  ", break_long_words=False)
 
 
-def show(table: "Table") -> None:
-    """Prints a rich table, in colour only on a terminal."""
+def show(table: "Table", dispensable: Sequence[str] = ()) -> None:
+    """Prints a rich table, in colour only on a terminal.
+
+    Args:
+        table: what to print.
+        dispensable: headings of columns that go, in this order, when the terminal is too narrow for all of them.
+    """
     from rich.console import Console
+    from rich.measure import Measurement
 
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     console = Console(file=sys.stdout, width=width, highlight=False)
+    unbounded = console.options.update(width=_PIPE_WIDTH)
+
+    def fits() -> bool:
+        return Measurement.get(console, unbounded, table).maximum <= console.width
+
+    if not fits():
+        table.padding = 0
+    for heading in dispensable:
+        if not fits():
+            kept = [column for column in table.columns if column.header != heading]
+            table.columns = [dataclasses.replace(column, _index=i) for i, column in enumerate(kept)]
     with console.capture() as capture:
         console.print(table)
     lines = capture.get().splitlines()

@@ -25,6 +25,15 @@ def option(panel: str, name: str, help: str, metavar: str = "") -> Any:
     return typer.Option(name, help=help, metavar=metavar, rich_help_panel=panel, show_default=False)
 
 
+def given_options(options: Any) -> list[str]:
+    """Those of a dataclass of options whose value is not the default, as typed on the command line."""
+    return [
+        f"--{field.name.replace('_', '-')}"
+        for field in dataclasses.fields(options)
+        if getattr(options, field.name) != field.default
+    ]
+
+
 @dataclasses.dataclass(frozen=True)
 class TaskOptions:
     """The task, from a file or from its fields."""
@@ -66,15 +75,6 @@ class TaskOptions:
         option(TASK, "--other-outputs", metavar="R", help="Outputs that are never the label (default 0)."),
     ] = None
 
-    @property
-    def given(self) -> list[str]:
-        """The options that were given, as typed on the command line."""
-        return [
-            f"--{field.name.replace('_', '-')}"
-            for field in dataclasses.fields(self)
-            if getattr(self, field.name) not in (None, False)
-        ]
-
     def build(self) -> Task:
         """The task.
 
@@ -82,7 +82,7 @@ class TaskOptions:
             InvalidInput: naming option, value and fix.
         """
         if self.task is not None:
-            fields = [option for option in self.given if option != "--task"]
+            fields = [option for option in given_options(self) if option != "--task"]
             if fields:
                 raise InvalidInput(f"--task {self.task} was given together with {fields[0]}; give one or the other.")
             return Task.from_toml(self.task)
@@ -203,15 +203,6 @@ class GridOptions:
         str | None, option(TIMES, "--points", metavar="N", help="Number of times in the grid (default 200).")
     ] = None
 
-    @property
-    def _grid(self) -> dict[str, str | None]:
-        return {"--t-max": self.t_max, "--log-t-max": self.log_t_max, "--t-min": self.t_min, "--points": self.points}
-
-    @property
-    def given(self) -> list[str]:
-        """The options that were given."""
-        return [*(["--time"] if self.time else []), *(name for name, text in self._grid.items() if text is not None)]
-
     def build(self, log_t_max: float = math.log(1e6)) -> dict[str, list[float]]:
         """`{"times": ...}` or `{"log_times": ...}`, as the solvers take them.
 
@@ -222,8 +213,8 @@ class GridOptions:
             InvalidInput: naming option, value and fix.
         """
         if self.time:
-            if len(self.given) > 1:
-                raise InvalidInput(f"--time was given together with {self.given[1]}; give one of them.")
+            if len(given_options(self)) > 1:
+                raise InvalidInput(f"--time was given together with {given_options(self)[1]}; give one of them.")
             times = _parse.numbers("--time", self.time, minimum=0)
             _parse.increasing("--time", times)
             return {"times": times}

@@ -6,7 +6,7 @@ from typing import Annotated
 from flowsim.cli import _parse
 from flowsim.cli._console import work
 from flowsim.cli._finish import finish
-from flowsim.cli._options import GridOptions, ModelOptions, OutputOptions, TaskOptions, option
+from flowsim.cli._options import GridOptions, ModelOptions, OutputOptions, TaskOptions, given_options, option
 from flowsim.cli._tables import sweep_table
 from flowsim.cli.integrate import method_option, solver_for
 from flowsim.errors import InvalidInput
@@ -40,7 +40,7 @@ def command(
             _parse.whole("--ratios", ratios, minimum=2),
         ),
         **model.start(),
-        **(grid.build() if grid.given else {"times": [1e2, 1e4, 1e6]}),
+        **(grid.build() if given_options(grid) else {"times": [1e2, 1e4, 1e6]}),
     }
     bound = task.build()
     trajectory = work("sweeping", lambda: solve(bound, model.parameterization, **arguments))

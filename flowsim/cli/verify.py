@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import flowsim
 from flowsim import results
 from flowsim.cli import _parse
 from flowsim.cli._console import json_text, note, show, work, wrapped, write, write_json
@@ -17,6 +18,7 @@ from flowsim.cli._options import (
     OutputOptions,
     RatioOptions,
     TaskOptions,
+    given_options,
     log_time_grid,
     option,
 )
@@ -25,6 +27,7 @@ from flowsim.errors import InvalidInput
 if TYPE_CHECKING:
     from flowsim.cli._main_job import Outcome, Plan
     from flowsim.laws import Report
+    from flowsim.laws.report import Row
 
 RATIOS = (1e-6, 0.1, 1.0, 10.0)
 # The training's horizon, lr x steps = 20,000, is where attention has saturated for every ratio from 0.1 on.
@@ -52,7 +55,10 @@ def command(
     Example: flowsim verify --ratio 1e-6 --ratio 0.1 --ratio 1 --ratio 10 --out results
     """
     if file is not None:
-        given = [*task.given, *(["--ratio"] if ratio.ratio else [])]
+        defaults = {"--log-t-max": (log_t_max, _LOG_T_MAX), "--points": (points, _POINTS)}
+        defaults |= {"--lr": (lr, _LR), "--steps": (steps, _STEPS)}
+        given = [*given_options(task), *given_options(ratio), *given_options(model)]
+        given += [name for name, (value, default) in defaults.items() if value != default]
         if given:
             raise InvalidInput(f"{file} was given together with {given[0]}, which the file decides; leave it away.")
         return _judge_file(file, output)
@@ -68,8 +74,7 @@ def command(
         lr=_parse.number("--lr", lr, above=0),
         steps=_parse.whole("--steps", steps, minimum=1),
     )
-    with _folder(output) as folder:
-        return _run(plan, folder, output)
+    return _run(plan, output)
 
 
 @contextlib.contextmanager
@@ -80,28 +85,31 @@ def _folder(output: OutputOptions) -> Iterator[pathlib.Path | None]:
             raise InvalidInput("--overwrite was given without --out; add --out PATH or leave it away.")
         yield None
         return
-    with results.output_folder(output.out, overwrite=output.overwrite, record={"command": "verify"}) as folder:
+    record = {"command": "verify", "version": flowsim.__version__}
+    with results.output_folder(output.out, overwrite=output.overwrite, record=record) as folder:
         yield folder
 
 
-def _run(plan: "Plan", folder: pathlib.Path | None, output: OutputOptions) -> int:
+def _run(plan: "Plan", output: OutputOptions) -> int:
     from flowsim.cli import _main_job
     from flowsim.cli._finish import report_lanes
 
-    outcome = _main_job.compute(plan)
+    names: list[str] = []
     missing: list[str] = []
-    if folder is not None:
-        work("writing", lambda: _main_job.save(outcome, plan, folder))
-        missing = work("drawing", lambda: _main_job.draw(outcome, folder))
+    with _folder(output) as folder:
+        outcome = _main_job.compute(plan)
+        if folder is not None:
+            work("writing", lambda: _main_job.save(outcome, plan, folder))
+            missing = work("drawing", lambda: _main_job.draw(outcome, folder))
+            names = sorted(item.name for item in folder.iterdir())
     if output.json:
         write_json(_main_job.data(outcome, plan))
     else:
         _print(outcome, plan)
-        if folder is not None:
-            names = ", ".join(sorted(item.name for item in folder.iterdir()))
-            for sentence in missing:
-                write("\n" + wrapped(sentence))
-            write("\n" + wrapped(f"wrote {output.out}: {names}"))
+        for sentence in missing:
+            write("\n" + wrapped(sentence))
+        if names:
+            write("\n" + wrapped(f"wrote {output.out}: {', '.join(names)}"))
             write("verdicts.txt gives the reason of every verdict")
     codes = [report_lanes(trajectory, f"{name}: ") for name, trajectory in outcome.trajectories.items()]
     return max(_exit_code(report) for report in outcome.reports.values()) or max(codes)
@@ -130,14 +138,21 @@ def _print(outcome: "Outcome", plan: "Plan") -> None:
 
 
 def _show_laws(report: "Report") -> None:
-    show(report.table())
+    table = report.table()
+    table.show_edge = False
+    show(table, dispensable=("decades", "exponent", "ln t"))
 
 
 def _print_failures(report: "Report") -> None:
     for row in report.rows:
         if row.verdict == "fails":
-            where = "" if row.ratio is None else f"ratio {row.ratio:g}: "
-            write(wrapped(f"{where}{row.kind} {row.observable.replace('_', ' ')} {row.law} fails: {row.reason}"))
+            write(wrapped(_failure(row)))
+
+
+def _failure(row: "Row") -> str:
+    """One sentence about a law that fails."""
+    where = "" if row.ratio is None else f"ratio {row.ratio:g}: "
+    return f"{where}{row.kind} {row.observable.replace('_', ' ')} {row.law} fails: {row.reason}."
 
 
 def _judge_file(file: str, output: OutputOptions) -> int:
@@ -146,23 +161,22 @@ def _judge_file(file: str, output: OutputOptions) -> int:
         if folder is not None:
             (folder / "verdicts.json").write_text(json_text(report.to_dict(), indent=2) + "\n", encoding="utf-8")
             (folder / "verdicts.txt").write_text(f"{report}\n", encoding="utf-8")
-        if output.json:
-            write_json(report.to_dict())
-        else:
-            _show_laws(report)
-            write(f"\n{report.reasons()}")
+    if output.json:
+        write_json(report.to_dict())
+    else:
+        _show_laws(report)
+        write(f"\n{report.reasons()}")
+        if output.out is not None:
+            write(f"\nwrote {output.out}: verdicts.json, verdicts.txt")
     return _exit_code(report)
 
 
 def _judge(file: str) -> "Report":
-    import flowsim
-
     return flowsim.verify(flowsim.Trajectory.load(file))
 
 
 def _exit_code(report: "Report") -> int:
     if report.ok:
         return 0
-    failed = next(row for row in report.rows if row.kind == "exact-law" and row.verdict == "fails")
-    note(f"flowsim: ratio {failed.ratio}: {failed.observable} as {failed.law} fails: {failed.reason}.")
+    note(f"flowsim: {_failure(next(row for row in report.rows if row.kind == 'exact-law' and row.verdict == 'fails'))}")
     return 1

@@ -1,0 +1,210 @@
+"""Bad input through the Python functions: one sentence that names argument, value and fix."""
+
+import json
+import math
+
+import h5py
+import numpy as np
+import pytest
+
+import flowsim as fs
+
+TASK = fs.Task(classes=4, distinct=10, common=10, context=fs.FixedContext(distinct=32, common=31))
+SOLVERS = {
+    "exact": lambda **changes: fs.exact(TASK, **{"ratio": 1.0, "times": [1.0, 2.0], **changes}),
+    "integrate": lambda **changes: fs.integrate(TASK, **{"ratio": 1.0, "times": [1.0, 2.0], **changes}),
+    "descend": lambda **changes: fs.descend(TASK, **{"ratio": 1.0, "lr": 0.1, "steps": 10, **changes}),
+    "train": lambda **changes: fs.train(TASK, **{"ratio": 1.0, "lr": 0.1, "steps": 10, **changes}),
+}
+TIMED = ("exact", "integrate")
+STEPPED = ("descend", "train")
+# values that are no positive finite number
+NOT_A_RATE = [
+    -1.0,
+    math.nan,
+    math.inf,
+    -math.inf,
+    "abc",
+    "1",
+    None,
+    True,
+    1j,
+    [],
+    [1.0, -1.0],
+    [1.0, math.nan],
+    [[1.0]],
+]
+
+
+def one_sentence(call, *fragments):
+    with pytest.raises(fs.InvalidInput) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.endswith(".")
+    for fragment in fragments:
+        assert fragment in message, (fragment, message)
+
+
+@pytest.mark.parametrize("value", NOT_A_RATE, ids=repr)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_ratio(solver, value):
+    one_sentence(lambda: SOLVERS[solver](ratio=value), "ratio")
+
+
+@pytest.mark.parametrize("value", [0.0, *NOT_A_RATE], ids=repr)
+@pytest.mark.parametrize("solver", STEPPED)
+def test_lr(solver, value):
+    one_sentence(lambda: SOLVERS[solver](lr=value), "lr")
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, math.nan, "ten", None, True], ids=repr)
+@pytest.mark.parametrize("name", ["steps", "points"])
+@pytest.mark.parametrize("solver", STEPPED)
+def test_steps_and_points(solver, name, value):
+    one_sentence(lambda: SOLVERS[solver](**{name: value}), name)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[], [2.0, 1.0], [1.0, 1.0], [-1.0, 1.0], [1.0, math.nan], [1.0, math.inf], ["a"], "soon", [[1.0, 2.0]], [None, 1]],
+    ids=repr,
+)
+@pytest.mark.parametrize("solver", TIMED)
+def test_times(solver, value):
+    one_sentence(lambda: SOLVERS[solver](times=value), "times")
+
+
+@pytest.mark.parametrize("value", [[], [2.0, 1.0], [1.0, 1.0], [1.0, math.nan], [1.0, math.inf], "soon"], ids=repr)
+@pytest.mark.parametrize("solver", TIMED)
+def test_log_times(solver, value):
+    one_sentence(lambda: SOLVERS[solver](times=None, log_times=value), "log_times")
+
+
+@pytest.mark.parametrize("solver", TIMED)
+def test_no_times_and_two_kinds_of_times(solver):
+    one_sentence(lambda: SOLVERS[solver](times=None), "times=", "log_times=")
+    one_sentence(lambda: SOLVERS[solver](log_times=[1.0]), "times=", "log_times=")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "abc", None], ids=repr)
+@pytest.mark.parametrize("name", ["margin0", "score_gap0"])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_start(solver, name, value):
+    one_sentence(lambda: SOLVERS[solver](**{name: value}), name)
+
+
+@pytest.mark.parametrize("value", ["caco", "XYZ", None, 3], ids=repr)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_parameterization(solver, value):
+    one_sentence(lambda: SOLVERS[solver](parameterization=value), "parameterization", repr(value), "CACO")
+
+
+@pytest.mark.parametrize("value", [None, "task.toml", 3], ids=repr)
+@pytest.mark.parametrize("solver", ["exact", "integrate", "descend", "train"])
+def test_task_that_is_none(solver, value):
+    arguments = {"times": [1.0]} if solver in TIMED else {"lr": 0.1, "steps": 10}
+    one_sentence(lambda: getattr(fs, solver)(value, ratio=1.0, **arguments), "task")
+
+
+FIXED = fs.FixedContext(distinct=3, common=3)
+
+
+@pytest.mark.parametrize(
+    ("make", "fragments"),
+    [
+        (lambda: fs.Task(classes=1, distinct=2, common=2, context=FIXED), ["classes=1", "at least 2"]),
+        (lambda: fs.Task(classes=2.5, distinct=2, common=2, context=FIXED), ["classes=2.5", "whole"]),
+        (lambda: fs.Task(classes="many", distinct=2, common=2, context=FIXED), ["classes='many'"]),
+        (lambda: fs.Task(classes=2, distinct=0, common=2, context=FIXED), ["distinct", "0"]),
+        (lambda: fs.Task(classes=2, common=2, context=FIXED), ["distinct"]),
+        (lambda: fs.Task(classes=2, distinct=2, context=FIXED), ["common"]),
+        (lambda: fs.Task(classes=2, distinct=2, common=2, context=None), ["context=None"]),
+        (lambda: fs.Task(classes=2, distinct=2, common=2, context=FIXED, query="all"), ["query='all'", "shared"]),
+        (lambda: fs.Task(classes=2, distinct=2, common=2, context=FIXED, other_outputs=-1), ["other_outputs=-1"]),
+        (lambda: fs.Group("a", "odd"), ["role='odd'", "distinct, common, null"]),
+        (lambda: fs.Group("a", "distinct", types=math.nan), ["types", "nan"]),
+        (lambda: fs.FixedContext(), ["empty"]),
+        (lambda: fs.FixedContext(distinct=0, common=0), ["no positions"]),
+        (lambda: fs.FixedContext(distinct=-1, common=3), ["distinct=-1", "negative"]),
+        (lambda: fs.FixedContext(distinct=math.inf, common=3), ["distinct", "finite"]),
+        (lambda: fs.BinomialContext(length=0, gamma=0.5), ["length=0"]),
+        (lambda: fs.BinomialContext(length=5, gamma=1.5), ["gamma=1.5", "[0, 1]"]),
+        (lambda: fs.BinomialContext(length=5, gamma=math.nan), ["gamma", "finite"]),
+        (lambda: fs.MixtureContext([]), ["empty"]),
+        (lambda: fs.MixtureContext([(0.5, (1, 2)), (0.4, (2, 1))]), ["sum to 0.9", "1"]),
+        (lambda: fs.MixtureContext([(1.5, (1, 2)), (-0.5, (2, 1))]), ["1.5", "[0, 1]"]),
+        (lambda: fs.MixtureContext([(1.0, (0, 0))]), ["no positions"]),
+    ],
+)
+def test_tasks(make, fragments):
+    one_sentence(make, *fragments)
+
+
+@pytest.mark.parametrize("solver", STEPPED)
+def test_diverging_lane_says_at_which_step_and_the_others_are_kept(solver):
+    # the symmetric task is separable, so that only a step beyond float64 makes it diverge
+    both = SOLVERS[solver](ratio=[1.0, 1e200], lr=[0.1, 1e200], steps=20, points=5)
+    assert both.axes == ("ratio", "lr")
+    diverged = np.array([[False, False], [False, True]])
+    assert (np.asarray(both.status) == np.where(diverged, fs.Status.DIVERGED, fs.Status.OK)).all()
+    assert np.asarray(both.n_steps)[1, 1] == 0
+    assert (np.isfinite(np.asarray(both.margin)).all(axis=-1) == ~diverged).all()
+    assert "lr" in fs.Status.DIVERGED.message
+
+
+@pytest.fixture(scope="module")
+def trajectory():
+    log_times = np.linspace(0.0, 5.0, 6)
+    return fs.Trajectory.from_arrays(margin=log_times, log_odds=log_times, score_gap=log_times, log_times=log_times)
+
+
+def test_saving_over_a_file_or_into_no_folder(trajectory, tmp_path):
+    trajectory.save(tmp_path / "x.nc")
+    before = (tmp_path / "x.nc").read_bytes()
+    one_sentence(lambda: trajectory.save(tmp_path / "x.nc"), "x.nc", "exists", "overwrite=True")
+    assert (tmp_path / "x.nc").read_bytes() == before
+    one_sentence(lambda: trajectory.save(tmp_path / "missing" / "x.nc"), "x.nc", "does not exist")
+    one_sentence(lambda: trajectory.save(tmp_path / "x.csv"), "x.csv", ".nc")
+    assert [item.name for item in tmp_path.iterdir()] == ["x.nc"]
+
+
+def test_loading_what_is_missing_truncated_or_foreign(trajectory, tmp_path):
+    one_sentence(lambda: fs.Trajectory.load(tmp_path / "x.nc"), "x.nc", "does not exist")
+    trajectory.save(tmp_path / "x.nc")
+    whole = (tmp_path / "x.nc").read_bytes()
+    for size in (0, 10, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "cut.nc").write_bytes(whole[:size])
+        one_sentence(lambda: fs.Trajectory.load(tmp_path / "cut.nc"), "cut.nc")
+    with h5py.File(tmp_path / "foreign.nc", "w") as file:
+        file["margin"] = [1.0, 2.0]
+    one_sentence(lambda: fs.Trajectory.load(tmp_path / "foreign.nc"), "foreign.nc")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [("format", "flowsim trajectory 0"), ("task", "{"), ("method", "magic"), ("settings", "x"), ("scalar_coords", "")],
+)
+def test_loading_a_file_with_one_attribute_spoiled(trajectory, tmp_path, attribute, value):
+    trajectory.save(tmp_path / "x.nc")
+    with h5py.File(tmp_path / "x.nc", "a") as file:
+        file.attrs[attribute] = value
+    one_sentence(lambda: fs.Trajectory.load(tmp_path / "x.nc"), "x.nc")
+
+
+@pytest.mark.parametrize("name", ["margin", "status", "log_time"])
+def test_loading_a_file_with_one_variable_missing(trajectory, tmp_path, name):
+    trajectory.save(tmp_path / "x.nc")
+    with h5py.File(tmp_path / "x.nc", "a") as file:
+        del file[name]
+    one_sentence(lambda: fs.Trajectory.load(tmp_path / "x.nc"), "x.nc")
+
+
+@pytest.mark.parametrize("text", ["", "classes = 4", "not toml", json.dumps({"classes": 4})], ids=repr)
+def test_task_files(tmp_path, text):
+    (tmp_path / "task.toml").write_text(text)
+    one_sentence(lambda: fs.Task.from_toml(tmp_path / "task.toml"), "task.toml")
+
+
+def test_verify_refuses_what_is_no_trajectory():
+    one_sentence(lambda: fs.verify([1.0, 2.0]), "trajectory")  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,590 @@
+"""The command line: help without heavy imports, exit codes, one sentence for each bad input, JSON."""
+
+import contextlib
+import io
+import itertools
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import mpmath
+import numpy as np
+import platformdirs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import flowsim
+from flowsim import _cache, cli
+from flowsim.cli._agreement import agreement
+from flowsim.cli._options import log_time_grid
+from flowsim.cli._tables import exp_text
+
+ROOT = pathlib.Path(__file__).parents[1]
+HEAVY = ("jax", "sympy", "matplotlib", "xarray", "diffrax", "numpy")
+COMMANDS = ("derive", "integrate", "train", "verify", "sweep", "plot")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Runs one command in an empty folder: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_command(*arguments):
+        code = cli.run([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run_command
+
+
+def refused(result, *fragments):
+    """The rules for bad input: exit code 2, nothing on standard output, one sentence that names what it must."""
+    code, out, err = result
+    assert code == 2, (code, out, err)
+    assert out == ""
+    assert err.startswith("flowsim: ")
+    assert err.count("\n") == 1
+    assert err.rstrip().endswith(".")
+    assert "Traceback" not in err
+    for fragment in fragments:
+        assert fragment in err, (fragment, err)
+
+
+# ---------------------------------------------------------------------------------------------- help and version
+
+
+@pytest.mark.parametrize("arguments", [["--help"], [], ["--version"], *([command, "--help"] for command in COMMANDS)])
+def test_help_imports_nothing_heavy(arguments):
+    program = (
+        "import sys; from flowsim import cli; code = cli.run(sys.argv[1:]); "
+        f"loaded = sorted(set({HEAVY!r}) & set(sys.modules)); assert not loaded, loaded; sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "flowsim" in done.stdout
+    assert done.stderr == ""
+
+
+def test_help_takes_a_third_of_importing_jax_and_diffrax_at_most():
+    def seconds(*arguments):
+        times = []
+        for _ in range(2):
+            begin = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+            times.append(time.perf_counter() - begin)
+        return min(times)
+
+    assert seconds("-m", "flowsim", "--help") < seconds("-c", "import jax, diffrax") / 3
+
+
+def test_version(run):
+    assert run("--version") == (0, f"flowsim {flowsim.__version__}\n", "")
+
+
+def test_every_command_shows_an_example(run):
+    for command in COMMANDS:
+        code, out, _ = run(command, "--help")
+        assert code == 0
+        assert "Example: flowsim " + command in " ".join(out.split())
+
+
+# ---------------------------------------------------------------------------------------------- bad input
+
+BAD = {
+    # the command line itself
+    "no such command": (["verfy"], ["verfy"]),
+    "no such option": (["integrate", "--ration", "1"], ["--ration"]),
+    "option without value": (["integrate", "--ratio"], ["--ratio"]),
+    "stray argument": (["integrate", "5"], ["5"]),
+    # ratios
+    "ratio not a number": (["integrate", "--ratio", "abc"], ["--ratio", "'abc'", "number"]),
+    "ratio nan": (["integrate", "--ratio", "nan"], ["--ratio nan", "finite"]),
+    "ratio infinite": (["verify", "--ratio", "inf"], ["--ratio inf", "finite"]),
+    "ratio negative": (["train", "--ratio", "-1"], ["--ratio -1", "at least 0"]),
+    "one of many ratios": (["verify", "--ratio", "1", "--ratio", "-2"], ["--ratio -2"]),
+    "ratio list with a hole": (["integrate", "--ratio", "1,,2"], ["--ratio ''"]),
+    "sweep from zero": (["sweep", "--ratio-min", "0"], ["--ratio-min 0", "above 0"]),
+    "sweep backwards": (["sweep", "--ratio-min", "10", "--ratio-max", "1"], ["--ratio-min 10", "--ratio-max 1"]),
+    "sweep of half a ratio": (["sweep", "--ratios", "2.5"], ["--ratios 2.5", "whole"]),
+    # learning rate and steps
+    "lr negative": (["train", "--lr", "-0.1"], ["--lr -0.1", "above 0"]),
+    "lr zero": (["train", "--lr", "0"], ["--lr 0", "above 0"]),
+    "lr nan": (["train", "--lr", "nan"], ["--lr nan", "finite"]),
+    "lr infinite": (["train", "--lr", "inf"], ["--lr inf", "finite"]),
+    "lr not a number": (["train", "--lr", "fast"], ["--lr", "'fast'", "number"]),
+    "steps not whole": (["train", "--steps", "1.5"], ["--steps 1.5", "whole"]),
+    "no steps": (["train", "--steps", "0"], ["--steps 0", "at least 1"]),
+    # times
+    "time negative": (["integrate", "--time", "-1"], ["--time -1", "at least 0"]),
+    "time nan": (["integrate", "--time", "nan"], ["--time nan", "finite"]),
+    "time infinite": (["integrate", "--time", "1e400"], ["--time 1e400", "finite"]),
+    "time not a number": (["integrate", "--time", "soon"], ["--time", "'soon'", "number"]),
+    "times unsorted": (["integrate", "--time", "100", "--time", "1"], ["--time 1 ", "--time 100", "increasing"]),
+    "times twice": (["integrate", "--time", "5", "--time", "5"], ["--time 5", "twice"]),
+    "two kinds of times": (["integrate", "--time", "5", "--t-max", "9"], ["--time", "--t-max"]),
+    "two horizons": (["integrate", "--t-max", "5", "--log-t-max", "9"], ["--t-max 5", "--log-t-max"]),
+    "horizon before the grid": (["integrate", "--t-max", "0.5"], ["--t-min 1"]),
+    "horizon zero": (["integrate", "--t-max", "0"], ["--t-max 0", "above 0"]),
+    "horizon nan": (["integrate", "--log-t-max", "nan"], ["--log-t-max nan", "finite"]),
+    "one point": (["integrate", "--points", "1"], ["--points 1", "at least 2"]),
+    # start
+    "start not finite": (["integrate", "--margin0", "inf"], ["--margin0 inf", "finite"]),
+    "start not a number": (["integrate", "--score-gap0", "x"], ["--score-gap0", "'x'"]),
+    # task
+    "one class": (["derive", "--classes", "1"], ["--classes 1", "at least 2"]),
+    "half a class": (["derive", "--classes", "2.5"], ["--classes 2.5", "whole"]),
+    "no distinct types": (["derive", "--distinct", "0"], ["--distinct 0", "at least 1"]),
+    "types not a number": (["derive", "--common", "many"], ["--common", "'many'", "number"]),
+    "empty context": (["derive", "--context", ""], ["--context ''"]),
+    "context of zeros": (["derive", "--context", "0,0"], ["--context 0,0", "no positions"]),
+    "context negative": (["derive", "--context", "32,-1"], ["--context -1", "at least 0"]),
+    "context too short": (["derive", "--context", "32"], ["--context 32", "2 groups", "distinct, common"]),
+    "context not a number": (["derive", "--context", "32,x"], ["--context", "'x'", "number"]),
+    "context for three groups": (["derive", "--null", "--common", "3"], ["--context 32,31", "distinct, common, null"]),
+    "binomial too short": (["derive", "--binomial", "63"], ["--binomial 63", "63,0.5"]),
+    "binomial probability": (["derive", "--binomial", "63,1.5"], ["--binomial 63,1.5", "[0, 1]"]),
+    "binomial probability nan": (["derive", "--binomial", "63,nan"], ["--binomial", "nan"]),
+    "binomial length": (["derive", "--binomial", "0,0.5"], ["--binomial length 0", "at least 1"]),
+    "two contexts": (["derive", "--binomial", "9,0.5", "--context", "1,2"], ["--binomial 9,0.5", "--context 1,2"]),
+    "unknown query": (["derive", "--query", "none"], ["--query none", "per-class", "shared"]),
+    "outputs negative": (["derive", "--other-outputs", "-1"], ["--other-outputs -1", "at least 0"]),
+    "task and fields": (["derive", "--task", "t.toml", "--classes", "3"], ["--task t.toml", "--classes"]),
+    "task and flag": (["derive", "--task", "t.toml", "--null"], ["--task t.toml", "--null"]),
+    "task file missing": (["derive", "--task", "missing.toml"], ["missing.toml"]),
+    # words
+    "unknown parameterization": (["derive", "--parameterization", "CACA"], ["parameterization", "'CACA'", "CACO"]),
+    "unknown method": (["integrate", "--method", "magic"], ["--method magic", "ode", "exact"]),
+    "unknown kind of plot": (["plot", "a.nc", "--kind", "pie"], ["--kind pie", "growth-constants"]),
+    # output
+    "folder missing": (["integrate", "--out", "nowhere/x.nc"], ["--out nowhere/x.nc", "create it first"]),
+    "wrong suffix": (["integrate", "--out", "x.csv"], ["--out x.csv", ".nc"]),
+    "figure suffix": (["plot", "a.nc", "--out", "x.gif"], ["--out x.gif", ".png"]),
+    "figure without name": (["plot", "a.nc"], ["--out"]),
+    "parent of the results missing": (["verify", "--out", "nowhere/results"], ["nowhere", "create it first"]),
+    "overwrite of nothing": (["integrate", "--overwrite"], ["--overwrite", "--out"]),
+    # trajectory files
+    "trajectory missing": (["verify", "missing.nc"], ["missing.nc", "does not exist"]),
+    "trajectory to plot missing": (["plot", "missing.nc", "--out", "x.png"], ["missing.nc", "does not exist"]),
+    "trajectory and task": (["verify", "x.nc", "--classes", "3"], ["x.nc", "--classes"]),
+    "trajectory and ratio": (["verify", "x.nc", "--ratio", "3"], ["x.nc", "--ratio"]),
+    "trajectory and start": (["verify", "x.nc", "--margin0", "3"], ["x.nc", "--margin0"]),
+    "trajectory and steps": (["verify", "x.nc", "--steps", "3"], ["x.nc", "--steps"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence_and_leaves_nothing(run, case):
+    arguments, fragments = BAD[case]
+    refused(run(*arguments), *fragments)
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fragment"),
+    [
+        ("classes = ", "not valid TOML"),
+        ("classes = 4", "context"),
+        ("clases = 4\n[context]\nkind = 'fixed'", "clases"),
+        ("classes = 4\ndistinct = 2\n[context]\nkind = 'poisson'", "poisson"),
+        (
+            "classes = 3\ndistinct = 2\n[context]\nkind = 'mixture'\n"
+            "compositions = [{ probability = 0.5, counts = [3] }, { probability = 0.4, counts = [2] }]",
+            "sum to 0.9",
+        ),
+        (
+            "classes = 3\ndistinct = 2\n[context]\nkind = 'mixture'\n"
+            "compositions = [{ probability = 1.5, counts = [3] }, { probability = -0.5, counts = [2] }]",
+            "1.5",
+        ),
+        ("classes = 3\ndistinct = 2\n[context]\nkind = 'fixed'\ncounts = [0]", "no positions"),
+        ("classes = 3\n[[groups]]\nname = 'a'\nrole = 'odd'\n[context]\nkind = 'fixed'\ncounts = [1]", "odd"),
+    ],
+)
+def test_bad_task_file(run, text, fragment):
+    pathlib.Path("task.toml").write_text(text)
+    refused(run("derive", "--task", "task.toml"), "task.toml", fragment)
+
+
+def test_task_file_that_is_no_text(run):
+    pathlib.Path("task.toml").write_bytes(b"\xff\xfe\x00binary")
+    refused(run("derive", "--task", "task.toml"), "task.toml", "not valid TOML")
+
+
+@pytest.mark.parametrize("command", [["verify", "x.nc"], ["plot", "x.nc", "--out", "x.png"]])
+@pytest.mark.parametrize("content", [b"", b"\x89HDF\r\n\x1a\n" + b"\0" * 100, b"time,margin\n1,2\n"])
+def test_trajectory_file_that_is_truncated_or_foreign(run, command, content):
+    pathlib.Path("x.nc").write_bytes(content)
+    refused(run(*command), "x.nc")
+    assert os.listdir() == ["x.nc"]
+
+
+@pytest.mark.parametrize("command", [["integrate"], ["sweep"], ["train"]])
+def test_file_that_exists_is_kept(run, command):
+    pathlib.Path("x.nc").write_text("mine")
+    refused(run(*command, "--out", "x.nc"), "x.nc", "--overwrite")
+    assert pathlib.Path("x.nc").read_text() == "mine"
+
+
+def test_folder_of_others_is_kept(run):
+    pathlib.Path("results").mkdir()
+    pathlib.Path("results", "thesis.txt").write_text("mine")
+    refused(run("verify", "--out", "results", "--overwrite"), "results", "not made by flowsim")
+    assert pathlib.Path("results", "thesis.txt").read_text() == "mine"
+
+
+# ---------------------------------------------------------------------------------------------- what commands do
+
+
+def parsed(result):
+    """The one JSON object on standard output, strictly read."""
+    code, out, err = result
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    assert err == "", err
+    return code, json.loads(out, parse_constant=refuse)
+
+
+def test_derive_prints_equations_and_what_is_conserved(run):
+    code, out, err = run("derive")
+    assert (code, err) == (0, "")
+    for word in ("4 classes", "dw/dt", "dtheta/dt", "conserved", "closed form", "rho ="):
+        assert word in out
+
+
+def test_derive_says_why_there_is_no_closed_form(run):
+    for options, reason in (
+        (["--binomial", "5,0.5"], "6 compositions"),
+        (["--other-outputs", "50"], "other_outputs"),
+        (["--attend-query"], "attend_query"),
+        (["--null", "--common", "3", "--context", "3,2,1"], "one common or null group"),
+        (["--context", "3,0"], "0 positions"),
+    ):
+        _, out, _ = run("derive", *options)
+        assert reason in " ".join(out.split("No closed form:")[1].split())
+
+
+def test_orbit_is_not_called_conserved_in_a_mixture(run):
+    assert "the orbit" in run("derive")[1]
+    assert "the orbit" not in run("derive", "--binomial", "5,0.5")[1]
+
+
+def test_derive_as_json_latex_and_into_a_file(run):
+    code, data = parsed(run("derive", "--json"))
+    assert code == 0
+    assert data["task"]["classes"] == 4
+    assert any(equation.startswith("dw/dt") for equation in data["equations"])
+    assert data["no_closed_form_because"] is None
+    assert data["closed_form"]
+    _, latex, _ = run("derive", "--latex")
+    assert latex.startswith(r"\begin{aligned}")
+    assert run("derive", "--latex", "--out", "flow.tex") == (0, "wrote flow.tex\n", "")
+    assert pathlib.Path("flow.tex").read_text() == latex
+    refused(run("derive", "--latex", "--json"), "--latex", "--json")
+
+
+def test_task_from_a_file_equals_task_from_fields(run):
+    task = flowsim.Task(
+        classes=3, distinct=5, null=True, context=flowsim.FixedContext(distinct=4, null=6), query="shared"
+    )
+    task.to_toml("task.toml")
+    fields = ["--classes", "3", "--distinct", "5", "--null", "--context", "4,6", "--query", "shared"]
+    by_file = parsed(run("derive", "--task", "task.toml", "--json"))
+    assert by_file == parsed(run("derive", *fields, "--json"))
+    assert flowsim.Task.from_dict(by_file[1]["task"]) == task
+
+
+@pytest.mark.parametrize("method", ["ode", "exact"])
+def test_integrate_prints_known_numbers(run, method):
+    arguments = ["integrate", "--method", method, "--ratio", "5", "--time", "1,100", "--time", "1000"]
+    code, data = parsed(run(*arguments, "--json"))
+    assert code == 0
+    assert data["coords"]["ratio"] == [5.0]
+    assert data["status"] == ["OK"]
+    # mpmath's numbers for this task, as published with the theory
+    assert data["margin"][0] == pytest.approx([0.0126887863760, 1.4027299307, 4.4873384035], rel=1e-8)
+    assert data["score_gap"][0] == pytest.approx([0.00029707069, 1.8494678586, 4.2489929575], rel=1e-7)
+    _, table, _ = run(*arguments)
+    for word in ("1.4027299", "4.2489930"[:8], "0.986356"):
+        assert word in table
+
+
+def test_numbers_that_are_not_finite_are_null_in_json(run):
+    code, data = parsed(run("integrate", "--time", "0", "--time", "1", "--json"))
+    assert code == 0
+    assert data["log_time"] == [None, 0.0]
+    assert data["time"] == [0.0, 1.0]
+    _, data = parsed(run("integrate", "--log-t-max", "1000", "--points", "2", "--json"))
+    assert data["time"] == [1.0, None]
+    assert data["log_time"] == [0.0, 1000.0]
+
+
+def test_horizons_beyond_float64_are_printed(run):
+    _, out, _ = run("integrate", "--log-t-max", "1000", "--points", "2")
+    assert "1.970e+434" in out  # e^1000 = 1.970e434
+    assert "inf" not in out
+
+
+def test_file_is_written_kept_and_replaced(run):
+    arguments = ["integrate", "--ratio", "1,2", "--time", "1,2", "--out", "x.nc"]
+    code, out, _ = run(*arguments)
+    assert code == 0
+    assert "wrote x.nc" in out
+    saved = flowsim.Trajectory.load("x.nc")
+    assert list(saved.coords["ratio"]) == [1.0, 2.0]
+    refused(run(*arguments), "x.nc", "--overwrite")
+    assert run(*arguments, "--overwrite")[0] == 0
+    assert os.listdir() == ["x.nc"]
+
+
+def test_diverged_lane_sets_exit_code_1_and_the_others_are_kept(run):
+    code, out, err = run(
+        "train", "--ratio", "1", "--ratio", "1e200", "--lr", "1e200", "--steps", "5", "--json", "--out", "x.nc"
+    )
+    assert code == 1
+    assert err == "flowsim: ratio 1e+200: training diverged at step 1; lower lr (or the ratio).\n"
+    data = json.loads(out)
+    assert data["status"] == ["OK", "DIVERGED"]
+    assert None not in data["margin"][0]
+    assert set(data["margin"][1]) == {None}
+    assert pathlib.Path("x.nc").exists()
+
+
+def test_sweep_covers_the_ratios_and_is_saved(run):
+    arguments = ["--ratio-min", "0.01", "--ratio-max", "100", "--ratios", "5", "--time", "10,1000", "--out", "s.nc"]
+    code, out, _ = run("sweep", *arguments)
+    assert code == 0
+    assert "t = 1000" in out
+    saved = flowsim.Trajectory.load("s.nc")
+    assert list(saved.coords["ratio"]) == pytest.approx([0.01, 0.1, 1, 10, 100])
+    assert saved.margin.shape == (5, 2)
+
+
+def test_closed_form_that_is_missing_is_refused_with_its_condition(run):
+    refused(run("integrate", "--method", "exact", "--other-outputs", "5"), "other_outputs")
+    refused(run("sweep", "--binomial", "5,0.5"), "compositions")
+    refused(run("integrate", "--parameterization", "FAFO"), "FAFO")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """The main job, made small: its folder, and what it printed."""
+    folder = tmp_path_factory.mktemp("main_job") / "results"
+    options = ["--ratio", "1e-5,1", "--log-t-max", "1e5", "--points", "150", "--steps", "2000"]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.run(["verify", *options, "--out", str(folder)])
+    assert (code, err.getvalue()) == (0, "")
+    return folder, out.getvalue()
+
+
+def test_main_job_prints_equations_agreement_and_verdicts(results):
+    _, out = results
+    for word in ("dw/dt", "closed form", "against the closed form", "trained matrices", "asymmetry", "paper-claim"):
+        assert word in out
+    assert re.search(r"score gap +log\^2 t, early +\S+ +1\.43\d+e-5 +1\.43\d+e-5", out)  # seen at the small ratio
+    assert re.search(r"ratio 1: paper-claim score gap log\^2 t fails", out)
+
+
+def test_main_job_writes_trajectories_verdicts_and_figures(results):
+    folder, _ = results
+    names = {item.name for item in folder.iterdir()}
+    figures = {"theory_vs_simulation", "growth_constants", "score_gap_regimes"}
+    assert names == {
+        *("exact.nc", "ode.nc", "training.nc", "verdicts.json", "verdicts.txt", "equations.tex", "task.toml"),
+        *(name + suffix for name in figures for suffix in (".png", ".svg")),
+        "flowsim.json",
+    }
+    for name in figures:
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (folder / f"{name}.svg").read_text()
+    assert flowsim.Task.from_toml(folder / "task.toml") == flowsim.Trajectory.load(folder / "exact.nc").task
+    assert set(json.loads((folder / "flowsim.json").read_text())["files"]) == names - {"flowsim.json"}
+
+
+def test_main_jobs_verdicts_and_agreement_are_those_of_the_theory(results):
+    data = json.loads((results[0] / "verdicts.json").read_text())
+    assert data["ok"] is True
+    for row in data["agreement"]["ode_against_exact"]:
+        assert max(row.values()) < 1e-8
+    for row in data["agreement"]["training_against_theory"]:
+        assert 1e-12 < max(row.values()) < 1e-2
+    rows = {(r["ratio"], r["observable"], r["law"], r["kind"]): r for r in data["verdicts"]["exact"]["rows"]}
+    assert rows[1.0, "odds", "log^2 t", "exact-law"]["verdict"] == "holds"
+    assert rows[1.0, "odds", "log^2 t", "exact-law"]["predicted_constant"] == pytest.approx(0.75)  # rho/2
+    assert rows[1.0, "score_gap", "log^2 t", "paper-claim"]["verdict"] == "fails"
+
+
+def test_saved_trajectory_is_judged_like_the_run_and_drawn(results, run):
+    exact = str(results[0] / "exact.nc")
+    code, data = parsed(run("verify", exact, "--json"))
+    assert code == 0
+    assert data == json.loads((results[0] / "verdicts.json").read_text())["verdicts"]["exact"]
+    assert run("verify", exact, "--out", "judged")[0] == 0
+    assert sorted(os.listdir("judged")) == ["flowsim.json", "verdicts.json", "verdicts.txt"]
+    for kind in ("theory-vs-simulation", "growth-constants", "score-gap-regimes"):
+        assert run("plot", exact, "--kind", kind, "--out", f"{kind}.pdf") == (0, f"wrote {kind}.pdf\n", "")
+        assert pathlib.Path(f"{kind}.pdf").read_bytes().startswith(b"%PDF")
+    assert run("plot", exact, str(results[0] / "training.nc"), "--out", "two.svg")[0] == 0
+    refused(run("plot", exact, exact, "--kind", "growth-constants", "--out", "x.png"), "growth-constants", "one")
+    refused(run("plot", exact, exact, exact, "--out", "x.png"), "theory-vs-simulation", "one or two")
+    refused(run("plot", exact, "--out", "two.svg"), "two.svg", "--overwrite")
+
+
+def test_law_of_the_exact_flow_that_fails_sets_exit_code_1(results, run):
+    exact = flowsim.Trajectory.load(results[0] / "exact.nc").lane(ratio=1)
+    forged = flowsim.Trajectory.from_arrays(
+        margin=1.05 * np.asarray(exact.margin), log_times=np.asarray(exact.log_time), task=exact.task, ratio=1.0
+    )
+    forged.save("forged.nc")
+    code, _, err = run("verify", "forged.nc")
+    assert code == 1
+    assert err.startswith("flowsim: ratio 1: exact-law margin log t fails: constant 1.05")
+    assert err.count("\n") == 1
+
+
+def test_results_are_replaced_only_with_overwrite(results, run):
+    shutil.copytree(results[0], "results")
+    before = pathlib.Path("results", "verdicts.json").read_bytes()
+    refused(run("verify", "results/exact.nc", "--out", "results"), "results", "--overwrite")
+    assert pathlib.Path("results", "verdicts.json").read_bytes() == before
+    assert run("verify", "results/exact.nc", "--out", "results", "--overwrite")[0] == 0
+    assert sorted(os.listdir("results")) == ["flowsim.json", "verdicts.json", "verdicts.txt"]
+    assert os.listdir() == ["results"]
+
+
+@pytest.mark.slow
+def test_task_without_closed_form_is_verified_by_its_odes(run):
+    options = ["--ratio", "1", "--other-outputs", "5", "--steps", "50", "--log-t-max", "50", "--points", "20"]
+    code, out, err = run("verify", *options, "--out", "results")
+    assert (code, err) == (0, "")
+    assert "No closed form" in out
+    assert "no figure growth_constants" in out
+    assert "ode.nc" in os.listdir("results")
+    assert "exact.nc" not in os.listdir("results")
+
+
+# ---------------------------------------------------------------------------------------------- small parts
+
+
+@given(first=st.floats(-50, 1e3), length=st.floats(1e-3, 1e6), points=st.integers(2, 500))
+def test_time_grid_is_increasing_and_ends_where_it_should(first, length, points):
+    grid = log_time_grid(first, first + length, points)
+    assert len(grid) == points
+    assert (grid[0], grid[-1]) == (first, first + length)
+    assert all(a < b for a, b in itertools.pairwise(grid))
+
+
+@pytest.mark.parametrize("logarithm", [-1e6, -750.3, -1.5, 0.0, 3.7, 689.0, 712.8, 1e5 + 0.3, 1e6])
+def test_exponentials_beyond_float64_are_printed_right(logarithm):
+    with mpmath.workdps(30):
+        exact = mpmath.exp(mpmath.mpf(logarithm))
+        assert abs(mpmath.mpf(exp_text(logarithm)) / exact - 1) < 1e-3
+
+
+def test_agreement_sees_a_planted_difference():
+    log_time = np.linspace(1.0, 20.0, 40)
+    arrays = {"margin": log_time, "log_odds": np.log(log_time), "score_gap": 1e-9 * log_time, "log_times": log_time}
+    true = flowsim.Trajectory.from_arrays(**arrays)
+    assert max(agreement(true, true, small_gaps=True)[0]) == 0
+    for name, error in (("margin", 1e-6), ("log_odds", 1e-6), ("score_gap", 1e-15)):
+        spoiled = arrays[name] + error * (np.arange(40) == 20)
+        other = flowsim.Trajectory.from_arrays(**{**arrays, name: spoiled})
+        found = agreement(true, other, small_gaps=True)[0]
+        scale = arrays[name][20] if name == "score_gap" else max(1, arrays[name][20])
+        assert getattr(found, name) == pytest.approx(error / scale, rel=1e-5)
+    # what rounding the clock explains is no difference
+    rounded = {**arrays, "margin": log_time + 3 * np.spacing(log_time)}
+    assert agreement(true, flowsim.Trajectory.from_arrays(**rounded), small_gaps=True)[0].margin == 0
+
+
+def test_cache_is_in_the_users_folder_unless_the_user_says_otherwise(tmp_path, monkeypatch):
+    monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path / "cache"))
+    environ: dict[str, str] = {}
+    _cache.enable(environ)
+    assert environ["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path / "cache" / "jax")
+    assert (tmp_path / "cache" / "jax").is_dir()
+    for mine in ({"JAX_COMPILATION_CACHE_DIR": "mine"}, {"JAX_ENABLE_COMPILATION_CACHE": "false"}):
+        environ = dict(mine)
+        _cache.enable(environ)
+        assert environ == mine
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path / "file"))
+    environ = {}
+    _cache.enable(environ)  # no folder can be made there: no cache, no complaint
+    assert environ == {}
+
+
+def test_importing_flowsim_does_not_switch_the_cache_on(tmp_path):
+    program = "import flowsim as fs, jax; fs.Task; fs.Trajectory; assert jax.config.jax_compilation_cache_dir is None"
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    environ |= {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], env=environ, check=True)
+    assert os.listdir(tmp_path) == []
+
+
+# ---------------------------------------------------------------------------------------------- signals and pipes
+
+
+def start(*arguments, cwd):
+    return subprocess.Popen(
+        [sys.executable, "-m", "flowsim", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cwd.parent / "cache")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def interrupted(process):
+    """Sends Ctrl-C to a process and checks what it says."""
+    process.send_signal(signal.SIGINT)
+    try:
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert err == "flowsim: interrupted; nothing half-written was left behind.\n"
+    assert out == ""
+
+
+def test_interrupt_leaves_nothing_half_written(tmp_path):
+    with start("verify", "--out", "results", cwd=tmp_path) as process:
+        deadline = time.monotonic() + 60
+        while not os.listdir(tmp_path):  # the temporary folder says that the work has begun
+            assert time.monotonic() < deadline
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        time.sleep(1)
+        interrupted(process)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_interrupt_is_answered_at_once_inside_compiled_code(tmp_path):
+    # far more steps than can be done: without the interrupt this runs for days
+    with start("train", "--steps", "1e12", "--out", "x.nc", cwd=tmp_path) as process:
+        time.sleep(15)
+        assert process.poll() is None
+        interrupted(process)
+    assert os.listdir(tmp_path) == []
+
+
+def test_closed_pipe_gives_no_traceback_and_the_file_is_written(tmp_path):
+    with start("integrate", "--time", "1,2", "--out", "x.nc", cwd=tmp_path) as process:
+        assert process.stdout is not None
+        process.stdout.close()  # the reader is gone before anything is printed
+        assert process.stderr is not None
+        err = process.stderr.read()
+        code = process.wait(timeout=60)
+    assert (code, err) == (0, "")
+    assert os.listdir(tmp_path) == ["x.nc"]
