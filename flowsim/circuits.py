@@ -1,7 +1,7 @@
 r"""A parameterization in numbers: a pair of circuits, query-key and output-value, each with its own state.
 
-The derivation (`flowsim.theory.circuits`) has the same pair in symbols. Here a circuit is what an integrator needs: which
-state stands for given blocks, which blocks a state stands for, and how the state moves when the loss pulls on the
+The derivation (`flowsim.theory.circuits`) has the same pair in symbols. Here a circuit is what an integrator needs:
+which state stands for given blocks, which blocks a state stands for, and how the state moves when the loss pulls on the
 blocks with the gradient $G$. A new kind of circuit is a class and one entry of `_CIRCUITS`.
 """
 
@@ -9,10 +9,10 @@ import abc
 import dataclasses
 from typing import NamedTuple
 
-from flowsim import _jax  # noqa: F401  float64 first
 from jaxtyping import Array, Float
 
-from flowsim import theory
+from flowsim import _jax  # noqa: F401  float64 first
+from flowsim.theory import circuits as symbolic
 
 
 class AbstractCircuit(abc.ABC):
@@ -93,5 +93,5 @@ def parameterization(name: str) -> Parameterization:
     Raises:
         InvalidInput: if the name is unknown or one of its circuits has no derivation.
     """
-    name = theory.circuits.parameterization(name).name  # refuses with a sentence what has no derivation
+    name = symbolic.parameterization(name).name  # refuses with a sentence what has no derivation
     return Parameterization(name, _CIRCUITS[name[0]](), _CIRCUITS[name[2]]())

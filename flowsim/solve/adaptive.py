@@ -1,32 +1,32 @@
 r"""Adaptive stepping with diffrax, for the lanes that no fixed grid resolves.
 
-Where attention has left the distinct tokens (a negative margin at the start, a long plateau), nothing moves for an age and
-then everything does, within less than one rounding of $\ln t$. Time is no clock for that. The path is therefore followed
-along its own length, $d\tau = \sqrt{1 + |dx/ds|^2}\, ds$ with $s = \ln(1 + t/T_0)$ as a further unknown, in which both the
-age and the jump are smooth, and is then read off at the requested times.
+Where attention has left the distinct tokens (a negative margin at the start, a long plateau), nothing moves for an age
+and then everything does, within less than one rounding of $\ln t$. Time is no clock for that. The path is therefore
+followed along its own length, $d\tau = \sqrt{1 + |dx/ds|^2}\, ds$ with $s = \ln(1 + t/T_0)$ as a further unknown, in
+which both the age and the jump are smooth, and is then read off at the requested times.
 """
 
 import functools
 
-from flowsim import _jax  # noqa: F401  float64 first
 import diffrax
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
 
+from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.codegen import CompiledField, Parameters
 from flowsim.solve import fixed_grid
-from flowsim.solve.fixed_grid import Path, State
+from flowsim.solve.fixed_grid import Path
+from flowsim.solve.runge_kutta import State, step
 
 # diffrax keeps every step until the path is read off; more than this is not worth its memory.
 MAX_STEPS = 1 << 14
 # Tolerances of single steps, relative to the tolerance of the path: errors add up. The two paths are compared.
 _LOCAL, _LOCAL_CHECK = 1e-3, 1e-2
-# Rounds of a safeguarded Newton iteration that reads the path off at a time.
-_READING_ROUNDS = 12
-# A velocity below this, in units of the error, is one whose square would underflow.
-_VANISHING = 1e-100
-_EPS = float(jnp.finfo(jnp.float64).eps)
+# Rounds at most of a safeguarded secant iteration that reads the path off at a time; four or five do.
+_READING_ROUNDS = 20
+_EPS, _TINY, _FAR = (float(getattr(np.finfo(np.float64), name)) for name in ("eps", "tiny", "max"))
 
 
 def solve_adaptive(
@@ -34,7 +34,7 @@ def solve_adaptive(
     parameters: Parameters,
     start: State,
     log_times: Float[Array, " time"],
-    tol: Float[Array, ""],
+    tol: Float[ArrayLike, ""],
     gaps: int,
 ) -> Path:
     r"""Follows one lane of the collapsed flow adaptively.
@@ -66,7 +66,7 @@ def solve_adaptive(
 
     origin = tuple(jnp.zeros_like(x) for x in start)
     follow = jax.vmap(functools.partial(_follow, along, origin, clock))
-    paths, slopes, steps, complete = follow(tol * jnp.array([_LOCAL, _LOCAL_CHECK]))
+    paths, slopes, steps, complete = follow(jnp.array([_LOCAL, _LOCAL_CHECK]) * jnp.asarray(tol))
     change = tuple(path[0] for path in paths)
     rounding = jnp.zeros_like(unit)
     for base, c, slope in zip(start[gaps:], change[gaps:], slopes[gaps:], strict=True):
@@ -89,14 +89,13 @@ def _distance(start: State, paths: tuple[Array, ...], gaps: int) -> Float[Array,
 
 
 def _pace(field: CompiledField, parameters: Parameters, x: State) -> tuple[Array, State]:
-    r"""The velocity as $e^a F$ with $F$ of order 1, also where attention has left the distinct tokens altogether."""
+    r"""The velocity as $e^a F$ with $F$ of order 1, also where attention has left all tokens that teach anything."""
     seen = field.observables(jnp.stack(x), parameters)
-    usual = _reduced(field, parameters, -seen.log_error, x)
-    log_faint = seen.log_error + seen.log_attentions[field.flow.structure.roles.index("distinct")]
-    faint = _reduced(field, parameters, -log_faint, x)
-    vanishes = functools.reduce(jnp.logical_and, (jnp.abs(v) < _VANISHING for v in usual))
-    pace = tuple(jnp.where(vanishes, b, a) for a, b in zip(usual, faint, strict=True))
-    return jnp.where(vanishes, log_faint, seen.log_error), pace
+    structure = field.flow.structure
+    teaching = ("distinct", "common") if structure.vocabulary_head else ("distinct",)
+    attentions = [seen.log_attentions[i] for i, role in enumerate(structure.roles) if role in teaching]
+    log_pace = seen.log_error + functools.reduce(jnp.maximum, attentions)
+    return log_pace, _reduced(field, parameters, -log_pace, x)
 
 
 def _follow(along, origin: State, clock: Float[Array, " time"], tol: Float[Array, ""]):
@@ -105,46 +104,47 @@ def _follow(along, origin: State, clock: Float[Array, " time"], tol: Float[Array
         diffrax.ODETerm(lambda tau, y, _: along(tau, y)),
         diffrax.Dopri8(),
         t0=0.0,
-        t1=jnp.finfo(jnp.float64).max,
+        t1=_FAR,
         dt0=1e-3,
         y0=(jnp.zeros_like(clock[0]), *origin),
         saveat=diffrax.SaveAt(t0=True, steps=True),
-        stepsize_controller=diffrax.PIDController(rtol=tol, atol=jnp.finfo(jnp.float64).tiny),
-        event=diffrax.Event(lambda t, y, args, **_: y[0] >= clock[-1]),
+        stepsize_controller=diffrax.PIDController(rtol=tol, atol=_TINY),
+        event=diffrax.Event(lambda *state, **_: state[1][0] >= clock[-1]),
         max_steps=MAX_STEPS,
         throw=False,
     )
-    assert solution.ts is not None
-    assert solution.ys is not None
-    nodes = solution.ys[0]
-    taus = solution.ts
+    taus, path = solution.ts, solution.ys
+    assert taus is not None
+    assert path is not None
+    nodes = path[0]
 
     def read(target: Array) -> tuple[State, State]:
-        i = jnp.searchsorted(nodes, target, side="right") - 1
-        i = jnp.clip(i, 0, nodes.size - 2)
-        y, longest = tuple(leaf[i] for leaf in solution.ys), taus[i + 1] - taus[i]
-        zero = tuple(jnp.zeros_like(v) for v in y)
+        i = jnp.clip(jnp.searchsorted(nodes, target, side="right") - 1, 0, nodes.size - 2)
+        y = tuple(leaf[i] for leaf in path)
+        pace, zero = along(0.0, y), tuple(jnp.zeros_like(v) for v in y)
+        advance = functools.partial(step, along, y, zero, pace, jnp.zeros_like(target))
 
-        def advance(h: Array) -> State:
-            moved, _ = fixed_grid.step(along, y, zero, along(0.0, y), jnp.zeros_like(h), h)
-            return tuple(a + b for a, b in zip(y, moved, strict=True))
+        def improve(carry):
+            low, high, h, old_h, old_off, _, rounds = carry
+            off = y[0] + advance(h).change[0] - target
+            low, high = jnp.where(off > 0, low, h), jnp.where(off > 0, h, high)
+            secant = h - off * (h - old_h) / (off - old_off)
+            inside = (secant >= low) & (secant <= high)
+            new = jnp.where(inside, secant, 0.5 * (low + high))
+            return low, high, new, h, off, jnp.abs(off) > 2 * _EPS * target, rounds + 1
 
-        def improve(_, carry):
-            low, high, h = carry
-            there = advance(h)
-            over = there[0] > target
-            low, high = jnp.where(over, low, h), jnp.where(over, h, high)
-            newton = h + (target - there[0]) / along(0.0, there)[0]
-            inside = (newton >= low) & (newton <= high)
-            return low, high, jnp.where(inside, newton, 0.5 * (low + high))
-
-        high = jnp.where(jnp.isfinite(longest), longest, 0.0)
-        guess = jnp.clip((target - y[0]) / along(0.0, y)[0], 0.0, high)
-        _, _, h = jax.lax.fori_loop(0, _READING_ROUNDS, improve, (jnp.zeros_like(high), high, guess))
+        longest = jnp.where(jnp.isfinite(taus[i + 1]), taus[i + 1] - taus[i], 0.0)
+        guess = jnp.clip((target - y[0]) / pace[0], 0.0, longest)
+        none = jnp.zeros_like(longest)
+        _, _, h, *_ = jax.lax.while_loop(
+            lambda carry: carry[5] & (carry[6] < _READING_ROUNDS),
+            improve,
+            (none, longest, guess, none, y[0] - target, jnp.asarray(True), 0),
+        )
         there = advance(h)
         reached = target <= _farthest(nodes)
-        pace = along(0.0, there)
-        return tuple(jnp.where(reached, v, jnp.nan) for v in there[1:]), tuple(v / pace[0] for v in pace[1:])
+        change = tuple(jnp.where(reached, a + b, jnp.nan) for a, b in zip(y[1:], there.change[1:], strict=True))
+        return change, tuple(v / there.slope[0] for v in there.slope[1:])
 
     return *jax.vmap(read)(clock), solution.stats["num_steps"], _farthest(nodes) >= clock[-1]
 

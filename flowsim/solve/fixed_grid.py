@@ -1,49 +1,47 @@
 r"""Fixed-grid solution of many lanes at once on a smooth clock, with an error estimate for each lane.
 
-The flow is smooth in $s = \ln(1 + t/T_0)$, where $T_0$ is a fraction of the time in which the start begins to move: every
-feature has a width of order 1 there, and the start is at $s = 0$. Eighth-order steps (the tableau of `diffrax.Dopri8`)
-on a grid of $s$ that all lanes share are then cheaper and far more exact than adaptive ones, and lanes in lockstep fill vector
-registers. Between the grid points the solution is the polynomial of degree 11 through six of them, values and slopes; at
-small times it keeps the relative accuracy of a tiny change, because it vanishes at the start exactly as the change does.
+The flow is smooth in $s = \ln(1 + t/T_0)$, where $T_0$ is a fraction of the time in which the start begins to move:
+every feature has a width of order 1 there, and the start is at $s = 0$. Eighth-order steps (the tableau of
+`diffrax.Dopri8`) on a grid of $s$ that all lanes share are then cheaper and far more exact than adaptive ones, and
+lanes in lockstep fill vector registers. Between the grid points the solution is the polynomial of degree 11 through six
+of them, values and slopes; at small times it keeps the relative accuracy of a tiny change, because it vanishes at the
+start exactly as the change does.
 
-The embedded estimate of every step is added up lane by lane; lanes in which the sum exceeds the tolerance are solved again
-on a finer grid. Explicit steps are limited by stability late in the flow, where a perturbation of $x$ decays as $e^{-s}$: one
-step for about three units of $\ln t$.
+The embedded estimate of every step is added up lane by lane; lanes in which the sum exceeds the tolerance are solved
+again on a finer grid. Explicit steps are limited by stability late in the flow, where a perturbation of $x$ decays as
+$e^{-s}$: one step for about three units of $\ln t$.
 """
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
-from flowsim import _jax  # noqa: F401  float64 first
-import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-# A state is a tuple of coordinates, each an array over lanes: coordinates stay apart because XLA compiles
-# one contiguous loop for each, twice as fast as for a stacked array.
-State = tuple[Float[Array, " lanes"], ...]
-# velocity(log_rate, coordinates) -> e^{log_rate} dx/dt
-Velocity = Callable[[Float[Array, " lanes"], State], State]
+from flowsim import _jax  # noqa: F401  float64 first
+from flowsim.solve.runge_kutta import State, Velocity, Weights, hermite, hermite_doubt, step
 
 # T_0 is this fraction of the time in which the start begins to move: the clock is then smooth before, at and after it.
 _T0_FRACTION = 0.1
-# The spacing in s that meets the tolerance 1e-8, and the power of the tolerance with which it changes: the embedded estimate
-# is that of a seventh-order step.
-_SPACING, _SPACING_TOL, _ESTIMATE_ORDER = 0.12, 1e-8, 7
+# How far along its way the start is looked at again, to see how its velocity changes.
+_FURTHER = 1e-6
+# The spacing in s that meets the tolerance 1e-8, and the power of the tolerance with which it changes: the embedded
+# estimate is that of a seventh-order step.
+_SPACING, _SPACING_TOL, _ESTIMATE_ORDER = 0.115, 1e-8, 7
 # The grid is uniform up to this s (of the slowest lane); beyond, features widen with s, and the spacing grows by its
 # initial value every so many units of s.
 _UNIFORM, _GROWTH = 3.0, 2.0
-# Dopri8 damps a perturbation e^{-s} well up to steps of this size, and is unstable beyond 5.1. Steps this long cost accuracy
-# while features are narrower than this.
+# Dopri8 damps a perturbation e^{-s} well up to steps of this size, and is unstable beyond 5.1. Steps this long cost
+# accuracy while features are narrower than this.
 _STABLE, _LATE_GROWTH = 3.0, 300.0
-# Grid points of the interpolating polynomial, and where before the second of them it is tested: small changes are relative.
+# Grid points of the interpolating polynomial, and where before the second of them it is tested: small changes are
+# relative.
 _NODES, _EARLY = 6, 1 / 64
-# The estimate of a step is the error of a seventh-order step; over all tasks tried the eighth-order one that is used was
-# better by at least this factor, usually by far more.
-_STEPPING_MARGIN = 3.0
+# The estimate of a step is the error of a seventh-order step; the eighth-order one that is used is better by far more
+# than this factor, unless the grid is too coarse. The estimate between points may miss the worst place by this factor.
+_STEPPING_MARGIN, _BETWEEN_MARGIN = 3.0, 3.0
 # Lanes are solved again on a grid finer by at least this factor.
 _FINER_LEAST = 1.25
 
@@ -61,70 +59,9 @@ class Patience(NamedTuple):
 
 
 # An adaptive solver will take what is left, or nothing will.
-BRIEF, LONG = Patience(3, 4.0), Patience(6, 6.0)
+BRIEF, LONG = Patience(4, 10.0), Patience(6, 10.0)
 
 _EPS = float(np.finfo(np.float64).eps)
-
-
-class Tableau(NamedTuple):
-    """Coefficients of an explicit Runge-Kutta method.
-
-    Attributes:
-        stages: lower triangular matrix of stage coefficients.
-        nodes: where in the step each stage stands.
-        solution: weights of the solution.
-        error: weights of the embedded estimate of a step's error.
-    """
-
-    stages: np.ndarray
-    nodes: np.ndarray
-    solution: np.ndarray
-    error: np.ndarray
-
-
-@functools.cache
-def dopri8() -> Tableau:
-    """The tableau of `diffrax.Dopri8` without its last stage, the slope at the new point, which the next step starts with."""
-    tableau = diffrax.Dopri8.tableau
-    n = tableau.num_stages - 1
-    stages = np.zeros((n, n))
-    for i, row in enumerate(tableau.a_lower[: n - 1]):
-        stages[i + 1, : i + 1] = np.asarray(row)
-    nodes = np.concatenate([[0.0], np.asarray(tableau.c)[: n - 1]])
-    return Tableau(stages, nodes, np.asarray(tableau.b_sol)[:n], np.asarray(tableau.b_error)[:n])
-
-
-def step(
-    velocity: Velocity, base: State, change: State, slope: State, log_rate: Array, h: Array
-) -> tuple[State, State]:
-    r"""One Runge-Kutta step of $dx/ds = $ `velocity`$(\ln T_0 + s, x)$.
-
-    Args:
-        velocity: the flow.
-        base: where the change is counted from.
-        change: $x - $ `base` at the beginning of the step.
-        slope: $dx/ds$ there.
-        log_rate: $\ln T_0 + s$ there.
-        h: step in $s$.
-
-    Returns:
-        The change at the end of the step, and the embedded estimate of the step's error.
-    """
-    tableau = Tableau(*map(jnp.asarray, dopri8()))
-    pick = functools.partial(jax.lax.dynamic_index_in_dim, keepdims=False, allow_negative_indices=False)
-    put = functools.partial(jax.lax.dynamic_update_index_in_dim, axis=0, allow_negative_indices=False)
-
-    def stage(i, slopes):
-        row = pick(tableau.stages, i)
-        x = tuple(b + (c + h * (row @ k)) for b, c, k in zip(base, change, slopes, strict=True))
-        return tuple(map(functools.partial(put, index=i), slopes, velocity(log_rate + pick(tableau.nodes, i) * h, x)))
-
-    # A loop over stages, not 12 copies of the flow: the same speed, a quarter of the time to compile.
-    n = len(tableau.nodes)
-    slopes = tuple(jnp.zeros((n, *k.shape)).at[0].set(k) for k in slope)
-    slopes = jax.lax.fori_loop(1, n, stage, slopes)
-    new = tuple(c + h * (tableau.solution @ k) for c, k in zip(change, slopes, strict=True))
-    return new, tuple(h * (tableau.error @ k) for k in slopes)
 
 
 class Clock(NamedTuple):
@@ -152,12 +89,23 @@ def clock_of(velocity: Velocity, start: State, log_error: Float[Array, " lanes"]
     Returns:
         The clock; lanes that are not finite do not count.
     """
-    speed, change = jax.jvp(lambda *x: velocity(-log_error, x), start, velocity(-log_error, start))
-    rate = jnp.zeros_like(log_error)
-    for v, a in zip(map(jnp.abs, speed), map(jnp.abs, change), strict=True):
-        # the velocity v changes at the rate a/v itself; where it starts from 0, the coordinate has moved by 1 at a^{-1/2}
-        onset = jnp.where(a > 0, a / jnp.maximum(v, jnp.sqrt(a)), 0.0)
-        rate = jnp.maximum(rate, jnp.maximum(v, onset))
+
+    def look(way: State, length: Array) -> tuple[State, State]:
+        speed = velocity(-log_error, tuple(b + length * w for b, w in zip(start, way, strict=True)))
+        fastest = functools.reduce(jnp.maximum, map(jnp.abs, speed))
+        return tuple(jax.lax.stop_gradient(v / jnp.where(fastest > 0, fastest, 1.0)) for v in speed), speed
+
+    # the velocity at the start and a little further: one loop, one copy of the flow to compile
+    _, speeds = jax.lax.scan(look, tuple(map(jnp.zeros_like, start)), jnp.array([0.0, _FURTHER]))
+    speed = tuple(v[0] for v in speeds)
+    fastest = functools.reduce(jnp.maximum, map(jnp.abs, speed))
+    rate = fastest
+    for v, further in speeds:
+        change = jnp.abs(further - v) / _FURTHER * fastest
+        # the velocity v changes at the rate change/v; where it starts from 0, its coordinate has moved by 1 at
+        # change^{-1/2}
+        onset = change / jnp.maximum(jnp.abs(v), jnp.sqrt(change))
+        rate = jnp.maximum(rate, jnp.where(change > 0, onset, 0.0))
     moves = jnp.isfinite(rate) & (rate > 0)  # where nothing ever moves, any clock will do
     log_units = jax.lax.stop_gradient(-log_error - jnp.log(jnp.where(moves, rate, 1.0)))
     earliest = jnp.min(log_units, initial=jnp.inf, where=moves)
@@ -207,8 +155,8 @@ class _Carry(NamedTuple):
     """The last `_NODES` grid points, oldest first, and what has added up."""
 
     s: Float[Array, " nodes"]
-    change: tuple[Float[Array, "nodes lanes"], ...]
-    slope: tuple[Float[Array, "nodes lanes"], ...]
+    change: Float[Array, "nodes coordinates lanes"]
+    slope: Float[Array, "nodes coordinates lanes"]
     n_steps: Int[Array, ""]
     accuracy: Accuracy
 
@@ -219,7 +167,7 @@ def walk(
     clock: Clock,
     readings: Float[Array, " time"],
     spacing: Float[Array, ""],
-    max_steps: Int[Array, ""],
+    max_steps: Int[ArrayLike, ""],
     gaps: int,
 ) -> Path:
     r"""Steps along a fixed grid and reads the path off at the requested times.
@@ -244,108 +192,80 @@ def walk(
 
     def advance(carry: _Carry) -> _Carry:
         s = carry.s[-1]
-        change, slope = (tuple(a[-1] for a in rows) for rows in (carry.change, carry.slope))
         late = jnp.maximum(s - clock.spread - _UNIFORM, 0.0)
         accurate = _STABLE * (spacing / _SPACING) * (1.0 + late / _LATE_GROWTH)
         widest = jnp.minimum(spacing * (1.0 + late / _GROWTH), jnp.minimum(accurate, _STABLE))
         parts = jnp.maximum(jnp.ceil((end - s) / widest), _NODES - 1.0 - carry.n_steps)
         h = (end - s) / parts
-        change, error = step(velocity, start, change, slope, clock.log_unit + s, h)
+        taken = step(velocity, start, tuple(carry.change[-1]), tuple(carry.slope[-1]), clock.log_unit + s, h)
+        change, slope, error = map(jnp.stack, taken)
         s = jnp.where(parts == 1, end, s + h)
-        x = tuple(b + c for b, c in zip(start, change, strict=True))
-        slope = velocity(clock.log_unit + s, x)
         new = _Carry(
             _push(carry.s, s),
-            tuple(map(_push, carry.change, change)),
-            tuple(map(_push, carry.slope, slope)),
+            _push(carry.change, change),
+            _push(carry.slope, slope),
             carry.n_steps + 1,
             carry.accuracy,
         )
         # how large an error is has no derivative
-        accuracy = _judge(*jax.lax.stop_gradient((start, error, new)), gaps, clock.log_unit + s, parts == 1)
-        return new._replace(accuracy=accuracy)
+        judged = jax.lax.stop_gradient((jnp.stack(start), error, new))
+        return new._replace(accuracy=_judge(*judged, gaps, clock.log_unit + s, parts == 1))
 
     def read(carry: _Carry, reading: Array):
         carry = jax.lax.while_loop(functools.partial(going, reading), advance, carry)
-        weights = _hermite(carry.s, reading)
+        value = _dot(hermite(carry.s, reading), carry)
         there = (reading <= carry.s[-1]) & (reading > 0)
-        outside = jnp.where(reading == 0, 0.0, jnp.nan)
-        values = (_dot(weights, c, f) for c, f in zip(carry.change, carry.slope, strict=True))
-        return carry, tuple(jnp.where(there, v, outside) for v in values)
+        return carry, tuple(jnp.where(there, value, jnp.where(reading == 0, 0.0, jnp.nan)))
 
     zeros = jnp.zeros_like(start[0])
     first = _Carry(
         jnp.zeros(_NODES),
-        tuple(jnp.zeros((_NODES, *x.shape)) for x in start),
-        tuple(jnp.zeros((_NODES, *v.shape)).at[-1].set(v) for v in clock.slope),
+        jnp.zeros((_NODES, len(start), *zeros.shape)),
+        jnp.zeros((_NODES, len(start), *zeros.shape)).at[-1].set(jnp.stack(clock.slope)),
         jnp.asarray(0),
         Accuracy(zeros, zeros, zeros, zeros),
     )
     carry, change = jax.lax.scan(read, first, readings)
     accuracy = carry.accuracy
     steps, complete = (jnp.broadcast_to(value, zeros.shape) for value in (carry.n_steps, ~(carry.s[-1] < end)))
-    error = accuracy.stepping / _STEPPING_MARGIN + accuracy.between
+    error = accuracy.stepping / _STEPPING_MARGIN + accuracy.between * _BETWEEN_MARGIN
     return Path(change, error, steps, accuracy.rounding, complete)
 
 
-def _judge(
-    start: State, error: State, new: _Carry, gaps: int, log_time: Array, last: Array
-) -> Accuracy:
-    """Takes the newest step into account."""
+def _judge(start: Array, error: Array, new: _Carry, gaps: int, log_time: Array, last: Array) -> Accuracy:
+    """Takes the newest step into account; `start` and `error` have shape `(coordinates, lanes)`."""
     moved, between, stepping, rounding = new.accuracy
-    change, slope = (tuple(a[-1] for a in rows) for rows in (new.change, new.slope))
     # The polynomial is tested in the middle of the points, where it will mostly be used, and at both ends of the path.
     s, n = new.s, new.n_steps
     middle = 0.5 * (s[_NODES // 2 - 1] + s[_NODES // 2])
     at = jnp.where(n == _NODES - 1, _EARLY * s[1], jnp.where(last, 0.5 * (s[-2] + s[-1]), middle))
-    weights, doubt = _hermite(s, at), _hermite_doubt(s, at)
-    seen = [_dot(weights, c, f) for c, f in zip(new.change, new.slope, strict=True)]
-    off = [_dot(doubt, c, f) for c, f in zip(new.change, new.slope, strict=True)]
+    seen, off = _dot(hermite(s, at), new), _dot(hermite_doubt(s, at), new)
 
-    moved = functools.reduce(jnp.maximum, map(jnp.abs, change[:gaps]), moved)
-    there = functools.reduce(jnp.maximum, map(jnp.abs, seen[:gaps]), jnp.zeros_like(moved))
-    for i, base in enumerate(start):
-        size, size_there = (jnp.maximum(1.0, jnp.abs(base + c)) for c in (change[i], seen[i]))
-        if i < gaps:
-            size, size_there = jnp.minimum(size, moved), jnp.minimum(size_there, there)
-        else:
-            rounding = jnp.maximum(rounding, _EPS * jnp.abs(log_time) * jnp.abs(slope[i]) / size)
-        stepping = stepping + _ratio(error[i], size)
-        between = jnp.maximum(between, jnp.where(n < _NODES - 1, 0.0, _ratio(off[i], size_there)))
-    return Accuracy(moved, between, stepping, rounding)
+    moved = jnp.maximum(moved, jnp.max(jnp.abs(new.change[-1, :gaps]), axis=0, initial=0.0))
+    steps = error / _weights(start + new.change[-1], moved, gaps)
+    points = off / _weights(start + seen, jnp.max(jnp.abs(seen[:gaps]), axis=0, initial=0.0), gaps)
+    steep = new.slope[-1, gaps:] / jnp.maximum(1.0, jnp.abs(start[gaps:] + new.change[-1, gaps:]))
+    worst = jnp.max(jnp.where(off == 0, 0.0, jnp.abs(points)), axis=0)
+    return Accuracy(
+        moved,
+        jnp.maximum(between, jnp.where(n < _NODES - 1, 0.0, worst)),
+        stepping + jnp.sum(jnp.where(error == 0, 0.0, jnp.abs(steps)), axis=0),
+        jnp.maximum(rounding, _EPS * jnp.abs(log_time) * jnp.max(jnp.abs(steep), axis=0, initial=0.0)),
+    )
 
 
-def _ratio(error: Array, weight: Array) -> Array:
-    return jnp.where(error == 0, 0.0, jnp.abs(error) / weight)
+def _weights(x: Array, moved: Array, gaps: int) -> Array:
+    """What errors are relative to: of score gaps the change, up to 1, as log odds may pass 0; of logits 1 or more."""
+    of_gaps = jnp.broadcast_to(jnp.minimum(1.0, moved), x[:gaps].shape)
+    return jnp.concatenate([of_gaps, jnp.maximum(1.0, jnp.abs(x[gaps:]))])
 
 
 def _push(rows: Array, new: Array) -> Array:
     return jnp.concatenate([rows[1:], new[None]])
 
 
-def _dot(weights: tuple[Array, Array], values: Array, slopes: Array) -> Array:
-    return weights[0] @ values + weights[1] @ slopes
-
-
-def _hermite(nodes: Float[Array, " nodes"], at: Array) -> tuple[Float[Array, " nodes"], Float[Array, " nodes"]]:
-    """Weights of values and slopes at the nodes in the polynomial that matches all of them."""
-    same = jnp.eye(len(nodes), dtype=bool)
-    apart = jnp.where(same, 1.0, nodes[:, None] - nodes[None, :])
-    offset = at - nodes
-    lagrange = jnp.prod(jnp.where(same, 1.0, offset / apart), axis=1)
-    tilt = jnp.sum(jnp.where(same, 0.0, 1.0 / apart), axis=1)
-    square = lagrange**2
-    return square * (1.0 - 2.0 * tilt * offset), square * offset
-
-
-def _hermite_doubt(nodes: Float[Array, " nodes"], at: Array) -> tuple[Float[Array, " nodes"], Float[Array, " nodes"]]:
-    """Weights of the last term of the polynomial: its difference from the one that ignores the most distant slope."""
-    same = jnp.eye(len(nodes), dtype=bool)
-    inverse = jnp.where(same, 0.0, 1.0 / jnp.where(same, 1.0, nodes[:, None] - nodes[None, :]))
-    leading = jnp.prod(jnp.where(same, 1.0, inverse), axis=1) ** 2
-    offset = at - nodes
-    term = jnp.prod(offset) ** 2 / jnp.max(jnp.abs(offset))
-    return -2.0 * leading * jnp.sum(inverse, axis=1) * term, leading * term
+def _dot(weights: Weights, carry: _Carry) -> Float[Array, "coordinates lanes"]:
+    return jnp.tensordot(weights[0], carry.change, 1) + jnp.tensordot(weights[1], carry.slope, 1)
 
 
 def solve(
@@ -353,8 +273,8 @@ def solve(
     start: State,
     log_error: Float[Array, " lanes"],
     log_times: Float[Array, " time"],
-    tol: Float[Array, ""],
-    max_steps: Int[Array, ""],
+    tol: Float[ArrayLike, ""],
+    max_steps: Int[ArrayLike, ""],
     gaps: int,
     patience: Patience,
 ) -> Path:

@@ -17,7 +17,7 @@ from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.solve import time_map as tm
 from flowsim.solve.orbit import AbstractOrbit, CollapsedOrbit
 
-_NEWTON_STEPS, _NEWTON_ENOUGH = 6, 1e-7
+_NEWTON_STEPS, _NEWTON_ENOUGH = 8, 1e-7
 _BRACKET_STEPS, _BRACKET_ENOUGH = 100, 1e-9
 # Beyond this log ratio of the integrand at the two ends a panel holds no time that float64 could tell apart.
 _FLAT = 20.0
@@ -158,6 +158,7 @@ def _solve_panel(place: tm.Place, target: Points) -> Points:
     bend = jnp.where(regular, bend, 0.0)
     start = jnp.where(jnp.abs(bend) > 0.01, jnp.log1p(target / total * jnp.expm1(bend)) / bend, target / total)
     regular = regular & (place.read(tm.WIDTH) > 0)
+    from_start = place.read(tm.LEFT) == 0
 
     def refine(carry):
         count, xi, _ = carry
@@ -167,8 +168,9 @@ def _solve_panel(place: tm.Place, target: Points) -> Points:
         return count + 1, new, jnp.abs(step)
 
     def go_on(carry):
-        count, _, step = carry
-        return (count < _NEWTON_STEPS) & jnp.any((step > _NEWTON_ENOUGH) & regular)
+        count, xi, step = carry
+        enough = _NEWTON_ENOUGH * jnp.where(from_start, xi, 1.0)  # in the first panel small times keep all digits
+        return (count < _NEWTON_STEPS) & jnp.any((step > enough) & regular)
 
     return jax.lax.while_loop(go_on, refine, (0, jnp.clip(start, 0.0, 1.0), jnp.full_like(start, jnp.inf)))[1]
 

@@ -9,10 +9,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowsim import _jax  # noqa: F401  float64 first
 import jax
-import jax.numpy as jnp
 import numpy as np
+
+from flowsim import _jax  # noqa: F401  float64 first
 
 # Lanes of one call. A chunk's state fits the second-level cache, and a call is long enough to hide its overhead.
 CHUNK = 1024
@@ -27,8 +27,8 @@ def map_lanes(solve: Callable[..., Any], lanes: Sequence[np.ndarray], size: int 
     """Applies a function of lane arrays to any number of lanes.
 
     Args:
-        solve: takes arrays of shape `(chunk,)` and returns a pytree of arrays whose leading axis is `chunk`; compiled once
-            for each chunk size.
+        solve: takes arrays of shape `(chunk,)` and returns a pytree of arrays whose leading axis is `chunk`; compiled
+            once for each chunk size.
         lanes: concrete arrays of shape `(n,)`.
         size: lanes of a chunk; by default `padded(n)`.
 

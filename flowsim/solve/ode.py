@@ -3,20 +3,24 @@
 import functools
 from typing import Any
 
-from flowsim import _jax  # noqa: F401  float64 first
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowsim import _validate, circuits
+from flowsim import (
+    _jax,
+    _validate,
+    circuits,
+)
 from flowsim.codegen import CompiledField, Parameters, compile
 from flowsim.errors import InvalidInput
 from flowsim.solve.adaptive import solve_adaptive
+from flowsim.solve.fixed_grid import BRIEF
 from flowsim.solve.initial import start_blocks, start_settings
-from flowsim.solve.fixed_grid import BRIEF, State
 from flowsim.solve.lanes import map_lanes
 from flowsim.solve.reduced import Solution, n_gaps, observe, solve_reduced
+from flowsim.solve.runge_kutta import State
 from flowsim.start import Start
 from flowsim.status import Status
 from flowsim.task import Task
@@ -43,9 +47,10 @@ def integrate(
 ) -> Trajectory:
     r"""Integrates the gradient flow of a task over time, for one ratio or many.
 
-    An eighth-order step on a fixed grid of a smooth clock goes to the requested times; lanes whose estimated error exceeds
-    the tolerance are solved again on finer grids, and then adaptively with `diffrax.diffeqsolve`. Lanes run in batches on all
-    cores. Works under `jit`, `vmap` and `grad`, except for the adaptive stage, which concrete arguments need.
+    An eighth-order step on a fixed grid of a smooth clock goes to the requested times; lanes whose estimated error
+    exceeds the tolerance are solved again on finer grids, and then adaptively with `diffrax.diffeqsolve`. Lanes run in
+    batches on all cores. Works under `jit`, `vmap` and `grad`, except for the adaptive stage, which concrete arguments
+    need.
 
     Args:
         task: what is learnt; any task.
@@ -57,7 +62,8 @@ def integrate(
         margin0: margin at the start, for tasks with one distinct and one background group and the label head.
         score_gap0: score gap at the start, likewise.
         start: blocks of the start, for any task, instead of the two arguments before.
-        tol: tolerance: relative for the change of the score gap, relative or absolute (whichever is larger) for margins.
+        tol: tolerance: relative for the change of the score gap, relative or absolute (whichever is larger) for
+            margins.
         max_steps: a lane that needs more steps keeps what it has and says so in its status.
 
     Returns:
@@ -70,19 +76,19 @@ def integrate(
     if not isinstance(task, Task):
         raise InvalidInput(f"task={task!r} must be a flowsim.Task.")
     pair = circuits.parameterization(parameterization)
-    ratios, scalar_ratio = _lanes("ratio", ratio)
-    grid, scalar_time = _grid(times, log_times)
+    ratios, scalar = _ratios(ratio)
+    grid = _log_times(times, log_times)
     tol = _validate.real("tol", tol, above=0.0)
     max_steps = _validate.whole("max_steps", max_steps, minimum=1)
     field = compile(derive(task, pair.name))
-    parameters = _parameters(field, task)
+    parameters = field.parameters(task, 1.0)
     x0 = _start(task, field, parameters, margin0, score_gap0, start)
 
     if _validate.is_traced(ratios, grid, x0):
         batch = tuple(jnp.broadcast_to(x, ratios.shape) for x in x0)
-        solution = solve_reduced(field, parameters._replace(ratio=ratios), batch, grid, tol, max_steps)
+        solution = _differentiable(field, parameters._replace(ratio=ratios), batch, jnp.asarray(grid), tol, max_steps)
     else:
-        solution = _solve(field, parameters, np.asarray(ratios), x0, grid, tol, max_steps)
+        solution = _solve(field, parameters, ratios, x0, jnp.asarray(grid), tol, max_steps)
     trajectory = Trajectory(
         log_time=jnp.asarray(grid),
         **solution._asdict(),
@@ -93,13 +99,16 @@ def integrate(
         method="ode",
         settings={**start_settings(margin0, score_gap0, start), "tol": tol, "max_steps": max_steps},
     )
-    del scalar_time
-    return trajectory.squeeze("ratio") if scalar_ratio else trajectory
+    return trajectory.squeeze("ratio") if scalar else trajectory
+
+
+# Compiled as a whole also where the caller only differentiates or maps.
+_differentiable = jax.jit(solve_reduced, static_argnums=0)
 
 
 def _solve(field, parameters, ratios, x0, grid, tol, max_steps) -> Solution:
     """Solves concrete lanes: all on the fixed grid, then adaptively those that it did not resolve."""
-    shared = (parameters, x0, jnp.asarray(grid), jnp.asarray(tol), jnp.asarray(max_steps))
+    shared = (parameters, x0, grid, tol, max_steps)
     order = np.argsort(ratios, kind="stable")  # lanes of one chunk share a grid, so they had better be alike
     solution = map_lanes(functools.partial(_fixed, field, shared), [ratios[order]])
     if (np.diff(order) < 0).any():
@@ -131,37 +140,29 @@ def _adaptive(field: CompiledField, shared, ratio: Float[Array, " lanes"]) -> So
     return observe(field, parameters._replace(ratio=ratio), start, path, tol, max_steps)
 
 
-@functools.lru_cache(maxsize=128)
-def _parameters(field: CompiledField, task: Task) -> Parameters:
-    with jax.ensure_compile_time_eval():
-        return field.parameters(task, 1.0)
-
-
-def _start(task, field, parameters, margin0, score_gap0, start) -> State:
+def _start(task: Task, field: CompiledField, parameters: Parameters, margin0, score_gap0, start) -> State:
     blocks = start_blocks(task, field.flow, margin0, score_gap0, start)
     if start is None and field.n_reduced == 2:
-        return (jnp.asarray(score_gap0, jnp.float64), jnp.asarray(margin0, jnp.float64))
+        return tuple(jnp.asarray(value, jnp.float64) for value in (score_gap0, margin0))
     return tuple(_to_reduced(field, blocks, parameters))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _to_reduced(field, blocks, parameters):
+def _to_reduced(field: CompiledField, blocks: Float[Array, " blocks"], parameters: Parameters) -> Array:
     return field.to_reduced(blocks, parameters)
 
 
-def _lanes(name: str, value) -> tuple[Any, bool]:
+def _ratios(value) -> tuple[Any, bool]:
     if not _validate.is_traced(value):
         return _validate.ratios(value)
     array = jnp.asarray(value, jnp.float64)
     if array.ndim > 1:
-        raise InvalidInput(f"{name} has shape {array.shape}; give a number or a one-dimensional list.")
+        raise InvalidInput(f"ratio has shape {array.shape}; give a number or a one-dimensional list.")
     return jnp.atleast_1d(array), array.ndim == 0
 
 
-def _grid(times, log_times) -> tuple[Any, bool]:
-    if not _validate.is_traced(times, log_times):
-        return _validate.log_time_grid(times, log_times)
-    if (times is None) == (log_times is None):
-        return _validate.log_time_grid(times, log_times)  # raises
-    array = jnp.log(jnp.asarray(times, jnp.float64)) if log_times is None else jnp.asarray(log_times, jnp.float64)
-    return jnp.atleast_1d(array), array.ndim == 0
+def _log_times(times, log_times) -> Any:
+    if not _validate.is_traced(times, log_times) or (times is None) == (log_times is None):
+        return _validate.log_time_grid(times, log_times)[0]
+    given = jnp.log(jnp.asarray(times, jnp.float64)) if log_times is None else jnp.asarray(log_times, jnp.float64)
+    return jnp.atleast_1d(given)

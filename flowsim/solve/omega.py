@@ -62,8 +62,9 @@ def log_omega_guess(z: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     exponential = jnp.exp(jnp.where(low, z, 0.0))
     logarithm = jnp.log(jnp.where(low, 1.0, z))
     y = jnp.where(low, exponential, z)
-    s = -jnp.where(low, exponential, logarithm) / (1 + y)
-    return jnp.where(low, z, logarithm) + correction(s, y / (1 + y))
+    rest = 1 / (1 + y)
+    s = -jnp.where(low, exponential, logarithm) * rest
+    return jnp.where(low, z, logarithm) + correction(s, y * rest)
 
 
 @jax.custom_jvp
@@ -79,7 +80,8 @@ def wright_omega_pair(z: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"]
     """
     v = log_omega_guess(z)
     y = jnp.exp(v)
-    delta = correction((z - v - y) / (1 + y), y / (1 + y))
+    rest = 1 / (1 + y)
+    delta = correction((z - v - y) * rest, y * rest)
     y = y * (1 + delta * (1 + delta * (1 / 2 + delta * (1 / 6 + delta / 24))))
     infinite = jnp.isinf(z)
     return jnp.where(infinite, jnp.where(z > 0, z, 0.0), y), jnp.where(infinite, z, v + delta)

@@ -190,7 +190,7 @@ def log_odds_after(drive: Float[Array, "*shape"], log_odds0: Float[Array, "*lane
 @log_odds_after.defjvp
 def _log_odds_after_jvp(primals, tangents):
     log_odds = log_odds_after(*primals)
-    by_start = jax.nn.sigmoid(log_odds) * jnp.expm1(primals[1] - log_odds) + 1
+    by_start = jnp.exp(jax.nn.softplus(primals[1]) - jax.nn.softplus(log_odds))  # (1 + y0)/(1 + y)
     return log_odds, jax.nn.sigmoid(-log_odds) * tangents[0] + by_start * tangents[1]
 
 
@@ -220,8 +220,8 @@ def log_odds_change(drive: Float[Array, "*shape"], log_odds0: Float[Array, "*lan
         attention0 * jnp.expm1(jnp.where(near, guess, 0.0)),
         rest0 * jnp.exp(jnp.where(near, -1.0, log_odds0 + guess)) - attention0,
     )
-    slope = rest0 + (gain + attention0)
-    return guess + correction((scaled - rest0 * guess - gain) / slope, (gain + attention0) / slope)
+    per_slope = 1 / (rest0 + (gain + attention0))
+    return guess + correction((scaled - rest0 * guess - gain) * per_slope, (gain + attention0) * per_slope)
 
 
 @log_odds_change.defjvp
@@ -230,5 +230,8 @@ def _log_odds_change_jvp(primals, tangents):
     change = log_odds_change(drive, log_odds0)
     log_odds = log_odds0 + change
     by_drive = jax.nn.sigmoid(-log_odds)
-    by_start = jax.nn.sigmoid(log_odds) * jnp.expm1(-change)
+    # (y0 - y)/(1 + y), written for either sign of the change so that no factor overflows
+    falling = jnp.exp(log_odds0 - jax.nn.softplus(log_odds)) * -jnp.expm1(jnp.minimum(change, 0.0))
+    rising = jax.nn.sigmoid(log_odds) * jnp.expm1(-jnp.maximum(change, 0.0))
+    by_start = jnp.where(change < 0, falling, rising)
     return change, by_drive * tangents[0] + by_start * tangents[1]

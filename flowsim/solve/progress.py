@@ -90,20 +90,20 @@ def _status(orbit: CollapsedOrbit, state: State, advance: Points, moved: Points)
     by_margin = moved / jnp.maximum(1.0, jnp.abs(state.margin))
     of_odds = orbit.rho * jnp.abs(state.margin) * state.rest * moved + _orbit_noise(orbit) * state.rest
     by_odds = of_odds / jnp.maximum(1.0, jnp.abs(state.log_odds))
-    loose = jnp.any(jnp.maximum(by_margin, by_odds) > ACCURACY, axis=1)
-    finite = jnp.all(jnp.isfinite(state.margin) & jnp.isfinite(state.log_odds), axis=1)
-    usable = jnp.isfinite(orbit.rho * orbit.margin0 * orbit.log_odds0)[:, 0] & (orbit.rho[:, 0] >= 0)
-    unreached = jnp.any(jnp.isnan(advance), axis=1) & usable
-    status = jnp.where(loose, Status.ILL_CONDITIONED, Status.OK)
-    status = jnp.where(finite, status, Status.NOT_FINITE)
-    return jnp.where(unreached, Status.UNREACHABLE, status)
+    loose = jnp.maximum(by_margin, by_odds) > ACCURACY
+    finite = jnp.isfinite(state.margin) & jnp.isfinite(state.log_odds)
+    usable = jnp.isfinite(orbit.rho * orbit.margin0 * orbit.log_odds0) & (orbit.rho >= 0)
+    of_points = jnp.where(loose, int(Status.ILL_CONDITIONED), int(Status.OK))
+    of_points = jnp.where(finite, of_points, int(Status.NOT_FINITE))
+    of_points = jnp.where(jnp.isnan(advance) & usable, int(Status.UNREACHABLE), of_points)
+    return jnp.max(of_points, axis=1)  # the worse, the larger its number
 
 
 def _orbit_noise(orbit: CollapsedOrbit) -> Float[Array, "lanes 1"]:
-    r"""4 ulp of $\rho w_0^2/2$ and $y_0$, which nearly cancel on the way from a negative start with high attention."""
-    climb, odds0 = orbit.rho * orbit.margin0**2 / 2, jnp.exp(orbit.log_odds0)
+    r"""4 ulp of $y_0$ and of the drive, should they nearly cancel: on the way from a negative start, where D < 0."""
+    odds0 = jnp.exp(orbit.log_odds0)
     cancels = (orbit.margin0 < 0) & jnp.isfinite(odds0)
-    return jnp.where(cancels, _FOUR_ULP * (climb + jnp.where(cancels, odds0, 0.0)), 0.0)
+    return jnp.where(cancels, 2 * _FOUR_ULP * jnp.where(cancels, odds0, 0.0), 0.0)
 
 
 def log_loss_of_lead(lead, log_wrong):
@@ -164,7 +164,7 @@ def _slope_one(orbit: CollapsedOrbit, state: State, log_types, observed: Observe
 
 
 def _noise_log_time(orbit: CollapsedOrbit, log_time: Points) -> Points:
-    # The climb ends at w = 0 with odds y > z - ln(1 + z), where z = y + ln y; the log time takes 1/(1 + y) of the noise.
+    # At w = 0 the odds are y > z - ln(1 + z), where z = y + ln y; the log time takes 1/(1 + y) of the noise.
     lowest = jnp.exp(orbit.log_odds0) + orbit.log_odds0 - orbit.rho * orbit.margin0**2 / 2
     lowest = jnp.maximum(lowest, 0.0)
     rest = 1 / (1 + lowest - jnp.log1p(lowest))

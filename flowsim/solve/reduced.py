@@ -1,27 +1,28 @@
 r"""The collapsed flow in reduced coordinates: a pure, differentiable function from numbers to observables.
 
-Everything here works under `jit`, `vmap`, `grad` and `jvp`. How many steps a solution takes is decided while solving, and
-such a loop JAX differentiates forwards only. The derivative is therefore computed forwards, in one direction for each
-number that is differentiated, and applied as the linear map that it is, which serves both modes.
+Everything here works under `jit`, `vmap`, `grad` and `jvp`. How many steps a solution takes is decided while solving,
+and such a loop JAX differentiates forwards only. The derivative is therefore computed forwards, in one direction for
+each number that is differentiated, and applied as the linear map that it is, which serves both modes.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from flowsim import _jax  # noqa: F401  float64 first
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
+from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.codegen import CompiledField, Parameters
 from flowsim.solve import fixed_grid
-from flowsim.solve.fixed_grid import Path, State, Velocity
+from flowsim.solve.fixed_grid import Path
+from flowsim.solve.runge_kutta import State, Velocity
 from flowsim.status import Status
 
 # Axes of the lanes: only the ratio differs from one to the next.
-_LANES = Parameters(*[None] * (len(Parameters._fields) - 1), 0)  # pyright: ignore[reportArgumentType]
+_LANES: Any = Parameters(None, None, None, None, None, 0)  # pyright: ignore[reportArgumentType]
 
 
 class Solution(NamedTuple):
@@ -48,8 +49,8 @@ def solve_reduced(
     parameters: Parameters,
     start: State,
     log_times: Float[Array, " time"],
-    tol: Float[Array, ""],
-    max_steps: Int[Array, ""],
+    tol: Float[ArrayLike, ""],
+    max_steps: Int[ArrayLike, ""],
     patience: fixed_grid.Patience = fixed_grid.LONG,
 ) -> Solution:
     r"""Integrates lanes of the collapsed flow to the requested times.
@@ -114,7 +115,8 @@ def _(primals, tangents):
             basis[i] = basis[i].at[k].set(jnp.zeros_like(numbers[i]).at[entry].set(1.0))
 
         def solve(numbers):
-            return _forward(field, *jax.tree.unflatten(structure, numbers), log_times, tol, max_steps, patience).change
+            parameters, start = jax.tree.unflatten(structure, numbers)
+            return _forward(field, parameters, start, log_times, tol, max_steps, patience).change
 
         jacobian = jax.vmap(lambda direction: jax.jvp(solve, (numbers,), (direction,))[1])(basis)
         change = [sum(j * d[2] for j, d in zip(per, directions, strict=True)) for per in jacobian]
@@ -122,7 +124,7 @@ def _(primals, tangents):
         x = tuple(b + c for b, c in zip(start, path.change, strict=True))
         slope = jax.vmap(velocity_of(field, parameters))(jnp.broadcast_to(log_times[:, None], x[0].shape), x)
         change = [c + s * d_log_times[:, None] for c, s in zip(change, slope, strict=True)]
-    return path, Path(tuple(change), None, None, None, None)  # pyright: ignore[reportArgumentType]  None: no derivative
+    return path, path._replace(change=tuple(change), **dict.fromkeys(Path._fields[1:]))  # None: no derivative
 
 
 def _forward(field, parameters, start, log_times, tol, max_steps, patience) -> Path:
@@ -136,8 +138,8 @@ def observe(
     parameters: Parameters,
     start: State,
     path: Path,
-    tol: Float[Array, ""],
-    max_steps: Int[Array, ""],
+    tol: Float[ArrayLike, ""],
+    max_steps: Int[ArrayLike, ""],
 ) -> Solution:
     """Observables and status of a path; arguments as in `solve_reduced`.
 
@@ -156,9 +158,8 @@ def observe(
     def see(change: State, start: State, parameters: Parameters):
         x = jnp.stack([b + c for b, c in zip(start, change, strict=True)])
         seen = field.observables(x, parameters)
-        # The gap is linear in the state, so its derivative along the change is its change, free of cancellation.
-        gap = jax.jvp(lambda x: field.observables(x, parameters).score_gap, (x,), (jnp.stack(change),))[1]
-        return seen, gap
+        # The gap is linear in the state, so that of the change is its own change, free of cancellation.
+        return seen, field.observables(jnp.stack(change), parameters).score_gap
 
     over_lanes = jax.vmap(see, in_axes=(0, 0, _LANES))
     seen, gap_change = jax.vmap(over_lanes, in_axes=(0, None, None))(path.change, start, parameters)

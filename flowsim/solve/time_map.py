@@ -6,19 +6,20 @@ $e^{\rho w_0^2/2}$. So the axis is cut into panels, lane by lane, on which it is
 
 **Panels.** On a panel of width $h$ the integrand $f(\xi) = h e^{\varphi - S}$, $0 \le \xi \le 1$, is sampled at 24
 Gauss-Legendre nodes. Its Chebyshev coefficients say how well it is resolved; a panel whose last two coefficients
-exceed $10^{-14} \min f$ plus the rounding of the time so far is tried again with a smaller width, and the next width
+exceed $10^{-12} \min f$ plus the rounding of the time so far is tried again with a smaller width, and the next width
 follows from their decay. The time inside is $e^S (\tau + \xi A(\xi))$ with $\tau$ the time so far and $A$ the mean of
 $f$ over $[0, \xi]$, again a polynomial: near the start, where $\tau = 0$, the time keeps its *relative* accuracy down
 to $\xi = 0$. All of this is linear in the samples, one constant matrix.
 
 **Error.** The first coefficient left out is smaller than the last one kept, so each panel adds a relative error below
-$10^{-14}$, mostly rounding, to the increments of $t$. Sums of positive terms lose nothing more. The exponent
+$10^{-12}$, in practice $10^{-14}$, to the increments of $t$. Sums of positive terms lose nothing more. The exponent
 $\varphi$ itself is rounded to an ulp, which is an ulp of $\ln t$.
 
 **End of the integral.** Once $\varphi$ has risen by `RISE` above everything before, the integral comes from its last 45
-units of $\varphi$ alone; there are no panels there (a *gap*) but 3 x 12 Gauss-Legendre nodes near the end of the
-integral, at any distance from the start. The neglected part is below $e^{-45}$. A climb to a peak of $\varphi$ higher
-than 2 `RISE` is leapt over in the same way.
+units of $\varphi$ alone. A lane that has used `ENOUGH` panels by then gets no more: beyond is a *gap*, where 2 x 14
+Gauss-Legendre nodes near the end of the integral serve at any distance, to $10^{-12}$ of an integral of which
+$10^{-11}$ times the margin is asked. The neglected part is below $e^{-45}$. A climb to a peak of $\varphi$ higher than
+2 `RISE` is leapt over in the same way.
 """
 
 from typing import NamedTuple
@@ -33,11 +34,13 @@ from flowsim.solve.orbit import AbstractOrbit
 
 NODES = 24
 MAX_PANELS = 128
+# So many panels are cheaper than the ends of integrals, for a lane with 200 points.
+ENOUGH = 72
 # How far the log rate must rise above its earlier maximum before the end of the integral dominates it.
 RISE = 45.0
 # Width, in units of the log rate, of the end that a local quadrature covers.
 _REACH = 45.0
-_TOLERANCE = 1e-14
+_TOLERANCE = 1e-12
 # A rate that is lower than the time by this many units in the log adds nothing to it.
 _UNFELT = 40.0
 # Coefficients that have stopped decaying below this size are rounding errors of the exponent.
@@ -70,10 +73,10 @@ def _from_samples() -> np.ndarray:
 
 
 _FROM_SAMPLES = _from_samples()
-# Distances from the end of an integral in units of the reach: the end itself, then three pieces, the finest first.
-_PIECES = [(0.0, 0.15), (0.15, 0.45), (0.45, 1.0)]
-_END_XI = np.concatenate([[0.0], *(a + (b - a) * _gauss(12)[0] for a, b in _PIECES)])
-_END_WEIGHTS = np.concatenate([[0.0], *((b - a) * _gauss(12)[1] for a, b in _PIECES)])
+# Distances from the end of an integral in units of the reach: the end itself, then two pieces, the finer first.
+_PIECES = [(0.0, 0.3), (0.3, 1.0)]
+_END_XI = np.concatenate([[0.0], *(a + (b - a) * _gauss(14)[0] for a, b in _PIECES)])
+_END_WEIGHTS = np.concatenate([[0.0], *((b - a) * _gauss(14)[1] for a, b in _PIECES)])
 
 
 class TimeMap(NamedTuple):
@@ -152,7 +155,7 @@ def build(orbit: AbstractOrbit, log_time: Float[Array, " lanes"], advance: Float
         rise = jnp.maximum(log_right - rate[-1] - _UNFELT, 0.25 * _UNFELT)
         next_width = jnp.where(accepted & negligible & (slope > 0), rise / slope, width * factor)
         leap = moved & (foot_rate > start_rate + 2 * RISE) & (right < foot) & (rate[-1] > start_rate + RISE)
-        far = rate[-1] > jnp.maximum(start_rate, turn_rate) + RISE
+        far = (rate[-1] > jnp.maximum(start_rate, turn_rate) + RISE) & (carry.panel >= ENOUGH)
         return _Carry(
             panel=carry.panel + 1,
             left=jnp.where(carry.leap, foot, jnp.where(moved, right, left)),
