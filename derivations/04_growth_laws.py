@@ -104,7 +104,7 @@ def time_at_its_upper_end() -> None:
     leading = sp.expand(leading)
     assert leading.coeff(v, 0) == 0
     assert leading.coeff(v, 1) == 0
-    assert sp.expand(leading.coeff(v, 2) - sp.expand(log_prefactor).coeff(v, 2).subs({inverse_w: 0})) == 0
+    assert sp.expand(leading.coeff(v, 2) - sp.Poly(log_prefactor, v).coeff_monomial(v**2).subs({inverse_w: 0})) == 0
     assert sp.expand(log_prefactor.coeff(v, 0)) == sp.expand(log_prefactor.coeff(v, 1)) == 0
     print(f"  1 - alpha = {sp.collect(unattended, v)} + ...")
     print(f"  ln S = ({sp.collect(log_prefactor.coeff(v, 2), inverse_w)}) v^2 + ...,  v = 1/X, W = 1/w")
@@ -171,7 +171,7 @@ def before_saturation() -> None:
     orbit = order * psi1 + order**2 * psi2 + y0 * (order * psi1 + order**2 * (psi2 + psi1**2 / 2)) - order * drive
     orbit = sp.expand(orbit)
     found1 = sp.solve(orbit.coeff(order, 1), psi1)[0]
-    found2 = sp.solve(orbit.coeff(order, 2).subs(psi1, found1), psi2)[0]
+    found2 = sp.solve(sp.Poly(orbit, order).coeff_monomial(order**2).subs(psi1, found1), psi2)[0]
     assert sp.simplify(found1 - gap.leading) == 0
     assert sp.simplify(found2 - gap.correction) == 0
     # and the margin's correction: l = Delta + ln(alpha0^2 S) to first order, S by parts to all orders (a polynomial)

@@ -109,16 +109,16 @@ def random_times(n, times, seed):
 
 def test_accuracy():
     references = CORNERS + list(drawn(20, seed=1))
-    log_times = random_times(len(references), 2, seed=2)
+    log_times = random_times(len(references), 1, seed=2)
     log_times[: len(CORNERS), 0] = np.resize(LOG_TIMES, len(CORNERS))
-    worst, observed = worst_errors(references, np.sort(log_times, axis=1))
+    worst, observed = worst_errors(references, log_times)
     assert max(worst.values()) < 0.1, worst  # ten times better than promised
     assert np.isin(observed["status"], (Status.OK, Status.ILL_CONDITIONED)).all()
 
 
 def test_accuracy_of_negative_starts():
     references = NEGATIVE + list(drawn(10, seed=3, negative=True))
-    worst, observed = worst_errors(references, random_times(len(references), 2, seed=4))
+    worst, observed = worst_errors(references, random_times(len(references), 1, seed=4))
     assert max(worst.values()) < 0.1, worst
     assert np.isin(observed["status"], (Status.OK, Status.ILL_CONDITIONED)).all()
 
@@ -327,6 +327,13 @@ def computed_slopes(differentiate, cases=DIFFERENTIATED):
 
 
 def test_reverse_mode():
+    differentiate = jax.jit(jax.value_and_grad(advance_of))
+    for computed, exact in computed_slopes(differentiate, [(CORNERS[0], [7.0]), DIFFERENTIATED[-1]]):
+        np.testing.assert_allclose(computed, exact, rtol=1e-8)
+
+
+@pytest.mark.slow
+def test_reverse_mode_elsewhere():
     for computed, exact in computed_slopes(jax.jit(jax.value_and_grad(advance_of))):
         np.testing.assert_allclose(computed, exact, rtol=1e-8)
 

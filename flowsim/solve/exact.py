@@ -21,7 +21,7 @@ from flowsim.errors import InvalidInput
 from flowsim.solve.closed_form import closed_form_parameters
 from flowsim.solve.lanes import map_lanes
 from flowsim.solve.orbit import CollapsedOrbit
-from flowsim.solve.progress import INDICES, Observed, observe
+from flowsim.solve.progress import Observed, observe
 from flowsim.task import Task
 from flowsim.trajectory import Trajectory
 
@@ -143,9 +143,9 @@ def time_to(
         raise InvalidInput(f"attention={targets.max():.17g} is never reached; give values below 1.")
 
     points = jnp.log(targets) if name == "loss" else targets
-    solve = functools.partial(_time_to, _INDEX[name], numbers, start, points)
+    solve = functools.partial(_solve, _INDEX[name], numbers, start, points)
     traced = _validate.is_traced(lanes, start, targets)
-    log_time = solve(lanes) if traced else map_lanes(solve, [lanes])
+    log_time = (solve(lanes) if traced else map_lanes(solve, [lanes])).log_time
     if not traced and np.isnan(log_time).any():
         i, j = np.argwhere(np.isnan(log_time))[0]
         raise InvalidInput(
@@ -180,15 +180,6 @@ def _solve(index: str, numbers: Numbers, start: Start, grid: Float[Array, " time
         points = jnp.broadcast_to(grid, (ratio.shape[0], grid.shape[0]))
         observed = observe(index, _orbit(numbers, start, ratio), numbers.log_types, start.score_gap0, points)
         return observed._replace(log_time=None) if index == "log_time" else observed
-
-    return _blockwise(solve, ratio)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _time_to(index: str, numbers: Numbers, start: Start, targets: Float[Array, " n"], ratio: Float[Array, " lanes"]):
-    def solve(ratio):
-        points = jnp.broadcast_to(targets, (ratio.shape[0], targets.shape[0]))
-        return INDICES[index].locate(_orbit(numbers, start, ratio), numbers.log_types, points)[0]
 
     return _blockwise(solve, ratio)
 

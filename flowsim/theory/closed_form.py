@@ -6,7 +6,7 @@ derived flow; nothing is typed in.
 """
 
 # SymPy's annotations are wider than what it returns.
-# pyright: reportReturnType=false
+# pyright: reportReturnType=false, reportArgumentType=false
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ score differences, so the scores are taken relative to one reference group.
 """
 
 # SymPy's annotations are wider than what it returns.
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportReturnType=false
 
 import dataclasses
 import functools

@@ -98,7 +98,7 @@ def compiled_lsoda() -> Solve | str:
         change[0] = alpha * rate / (C * (K - 1))
         change[1] = data[0] * GAIN * alpha / (1 + odds) * rate * margin
 
-    address = field.address
+    address = field.address  # pyright: ignore[reportFunctionMemberAccess]  numba's decorator
 
     @numba.njit(nogil=True)
     def lanes(address, ratios, starts, log_times, out):
