@@ -35,7 +35,10 @@ _MESSAGES = {
         "stated accuracy; index by margins= or losses= instead"
     ),
     Status.INACCURATE: "the error estimate exceeds the tolerance; ask for more steps or a larger tol",
-    Status.MAX_STEPS: "the solver used all its steps before the last time; raise max_steps or shorten the horizon",
+    Status.MAX_STEPS: (
+        "the solver used all its steps before the last time; shorten the horizon, use the closed form, or raise "
+        "max_steps of flowsim.integrate"
+    ),
     Status.DIVERGED: "training diverged; lower lr (or the ratio)",
     Status.NOT_FINITE: "a value that is not finite appeared; the lane's later values are NaN",
     Status.UNREACHABLE: "the trajectory never reaches the requested value; ask for one beyond the start",

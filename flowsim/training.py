@@ -1,6 +1,7 @@
 """Training of the full matrices by gradient descent, many runs at once."""
 
 import functools
+import os
 from typing import Any, NamedTuple
 
 import jax
@@ -78,6 +79,7 @@ def train(
             f"seeds={seeds!r} was given, but a full batch from a symmetric start has nothing random; leave seeds out."
         )
     precision = _precision(dtype)
+    _check_memory(task, lanes)
     batch = data.population(task, population, precision)
     blocks = start_blocks(task, flow, margin0, score_gap0, start)
     plan = Plan.of(task)
@@ -135,6 +137,25 @@ def _train(
 ) -> Run[AttentionModel, Record]:
     model = symmetric_model(plan.layout, blocks, batch.weights.dtype)
     return jax.vmap(lambda ratio, lr: train_model(plan, batch, model, ratio, lr, gaps))(ratio, lr)
+
+
+def _check_memory(task: Task, lanes: Lanes) -> None:
+    """Refuses, before anything is allocated, a training that this machine's memory cannot hold."""
+    layout = Layout.of(task)
+    rows = len(task.compositions) * task.classes
+    queries = 1 if layout.shared_query else task.classes
+    matrices = layout.tokens * (queries + layout.outputs)
+    activations = rows * (layout.tokens + layout.outputs)
+    # Of each run: state, gradient, new state and projections of the matrices, and what the gradient keeps of the batch.
+    runs = lanes.ratio.size * lanes.lr.size
+    needed = 8 * runs * (5 * matrices + 6 * activations) / 2**30
+    present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    if needed > present:
+        raise InvalidInput(
+            f"classes={task.classes} makes {layout.tokens} tokens, and training (runs: {runs}) would take about "
+            f"{needed:.3g} GiB of the machine's {present:.3g}; use fewer runs, classes or types, or flowsim.descend, "
+            "which trains the symmetric blocks."
+        )
 
 
 def train_model(

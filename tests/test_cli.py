@@ -25,6 +25,7 @@ from flowsim import _cache, cli
 from flowsim.cli._agreement import agreement
 from flowsim.cli._options import log_time_grid
 from flowsim.cli._tables import exp_text
+from flowsim.results import output_folder
 
 ROOT = pathlib.Path(__file__).parents[1]
 HEAVY = ("jax", "sympy", "matplotlib", "xarray", "diffrax", "numpy")
@@ -588,3 +589,37 @@ def test_closed_pipe_gives_no_traceback_and_the_file_is_written(tmp_path):
         code = process.wait(timeout=60)
     assert (code, err) == (0, "")
     assert os.listdir(tmp_path) == ["x.nc"]
+
+
+# ------------------------------------------------------------------------------- what would destroy or mislead
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A folder of results that holds a theory and a training of the same task, and a training of another."""
+    folder = tmp_path / "results"
+    with output_folder(folder, record={"command": "verify"}) as inside:
+        task = flowsim.Task(classes=3, distinct=2, common=2, context=flowsim.FixedContext(distinct=3, common=3))
+        other = flowsim.Task(classes=4, distinct=2, common=2, context=flowsim.FixedContext(distinct=3, common=3))
+        flowsim.exact(task, ratio=1.0, times=[1, 2, 4]).save(inside / "exact.nc")
+        flowsim.train(task, ratio=1.0, lr=1.0, steps=4).save(inside / "training.nc")
+        flowsim.train(other, ratio=1.0, lr=1.0, steps=4).save(inside / "other.nc")
+    return folder
+
+
+def test_a_run_never_replaces_the_folder_that_holds_its_input(run, saved):
+    before = sorted(item.name for item in saved.iterdir())
+    refused(run("verify", saved / "exact.nc", "--out", saved, "--overwrite"), "--out", "exact.nc")
+    (saved.parent / "link").symlink_to(saved)
+    refused(run("verify", saved / "exact.nc", "--out", saved.parent / "link", "--overwrite"), "--out")
+    assert sorted(item.name for item in saved.iterdir()) == before
+
+
+def test_plot_draws_one_task_and_theory_as_theory(run, saved):
+    refused(run("plot", saved / "exact.nc", saved / "other.nc", "--out", "x.png"), "different tasks")
+    refused(run("plot", saved / "training.nc", saved / "exact.nc", "--out", "x.png"), "theory first")
+    assert run("plot", saved / "exact.nc", saved / "training.nc", "--out", "x.png")[0] == 0
+
+
+def test_training_that_no_memory_holds_is_refused_before_it_allocates(run):
+    refused(run("train", "--classes", "100000", "--distinct", "100000", "--steps", "5"), "classes=100000", "GiB")

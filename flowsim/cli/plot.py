@@ -9,6 +9,7 @@ from flowsim.cli._options import OUTPUT, OutputOptions, option
 from flowsim.errors import InvalidInput
 
 KINDS = ("theory-vs-simulation", "growth-constants", "score-gap-regimes")
+_FINITE_STEPS = ("training", "descent")
 _FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -25,8 +26,8 @@ def command(
     if kind not in KINDS:
         raise InvalidInput(f"--kind {kind} is unknown; give one of {', '.join(KINDS)}.")
     if len(files) > 2 or (len(files) == 2 and kind != KINDS[0]):
-        wanted = "one or two" if kind == KINDS[0] else "one"
-        raise InvalidInput(f"--kind {kind} draws {wanted} trajectories, {len(files)} were given; leave some away.")
+        wanted = "one trajectory or two" if kind == KINDS[0] else "one trajectory"
+        raise InvalidInput(f"--kind {kind} takes {wanted}, {len(files)} files were given; leave some away.")
     if output.out is None:
         raise InvalidInput("plot needs a file to draw into; give --out figure.png (or .svg, .pdf).")
     path = output.file(_FORMATS)
@@ -34,6 +35,12 @@ def command(
     import flowsim
 
     trajectories = [flowsim.Trajectory.load(file) for file in files]
+    if len(trajectories) == 2:
+        first, second = trajectories
+        if first.task != second.task:
+            raise InvalidInput(f"{files[0]} and {files[1]} are of different tasks; draw runs of one task together.")
+        if first.method in _FINITE_STEPS and second.method not in _FINITE_STEPS:
+            raise InvalidInput(f"{files[0]} is a {first.method} run; give the theory first: {files[1]} {files[0]}.")
     figure = getattr(flowsim.plot, kind.replace("-", "_"))(*trajectories)
     flowsim.plot.savefig(figure, path, overwrite=True)  # that it may be replaced was checked before
     if output.json:

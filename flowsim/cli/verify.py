@@ -156,6 +156,10 @@ def _failure(row: "Row") -> str:
 
 
 def _judge_file(file: str, output: OutputOptions) -> int:
+    if output.out is not None and pathlib.Path(output.out).resolve() in pathlib.Path(file).resolve().parents:
+        raise InvalidInput(
+            f"{file} lies in --out {output.out}, which would be replaced; choose another folder for --out."
+        )
     with _folder(output) as folder:
         report = work("judging", lambda: _judge(file))
         if folder is not None:

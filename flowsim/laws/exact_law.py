@@ -93,7 +93,7 @@ def _constant(prediction: Prediction, x: np.ndarray, error: np.ndarray, allowed:
 def _nothing_to_see(lane: Lane, prediction: Prediction, readable_range: tuple[float, float] | None) -> str:
     if readable_range is None:
         if prediction.regime == SATURATED:
-            return "theory is nowhere precise enough to read this law"
+            return "theory is nowhere precise enough to read this law, up to ten times the run's last ln t"
         return f"not visible at this ratio: attention saturates before {prediction.name} can be read"
     first, last = readable_range
     finite = lane.log_time[np.isfinite(lane.log_time)]
@@ -104,4 +104,5 @@ def _nothing_to_see(lane: Lane, prediction: Prediction, readable_range: tuple[fl
 
 def _where(readable_range: tuple[float, float] | None) -> str:
     assert readable_range is not None, "some time lies in the window"
-    return f" between ln t = {readable_range[0]:.4g} and {readable_range[1]:.4g}, where the law can be read"
+    first, last = readable_range
+    return f" of this run lie between ln t = {first:.4g} and {last:.4g}, where the law can be read"
