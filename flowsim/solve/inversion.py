@@ -1,6 +1,6 @@
 r"""From the time to the advance along an orbit, and back, with derivatives.
 
-Inside a panel the time is a polynomial of the advance; a cubic guess (exact for an exponential) and Newton's method
+Inside a panel the time is a polynomial of the advance; a guess that is exact for an exponential and Newton's method
 invert it. In a gap, where the end of the integral dominates, Newton's method in $\ln t$ is kept in a bracket.
 
 Derivatives follow from the implicit function theorem, so no iteration is differentiated: at fixed $x$ the log time

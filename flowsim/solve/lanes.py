@@ -6,6 +6,7 @@ from a thread pool: as fast as one host device for each core, without asking the
 
 import concurrent.futures
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,26 +41,28 @@ def map_lanes(solve: Callable[..., Any], lanes: Sequence[np.ndarray], size: int 
     whole = -(-n // size) * size
     # padding repeats the last lane, which costs no more steps than its original
     full = [np.concatenate([lane, np.repeat(lane[-1:], whole - n)]) for lane in lanes]
-    first = jax.block_until_ready(solve(*(lane[:size] for lane in full)))  # compiles, once, before the threads start
     if whole == size:
-        return first if n == size else jax.tree.map(lambda array: array[:n], first)
+        only = solve(*full)
+        return only if n == size else jax.tree.map(lambda array: array[:n], only)
 
-    leaves, structure = jax.tree.flatten(first)
-    results = [_aligned((whole, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
+    one_at_a_time = threading.Lock()
+    results: list[np.ndarray] = []
 
-    def store(begin: int, chunk: Any) -> None:
-        for result, leaf in zip(results, jax.tree.leaves(chunk), strict=True):
+    def work(begin: int) -> Any:
+        with one_at_a_time:  # the first call compiles, the others find it done; what is locked is only the dispatch
+            chunk = solve(*(lane[begin : begin + size] for lane in full))
+        # waiting inside the thread: calls that one thread has queued run one after another
+        leaves, structure = jax.tree.flatten(jax.block_until_ready(chunk))
+        with one_at_a_time:
+            if not results:
+                results.extend(_aligned((whole, *leaf.shape[1:]), leaf.dtype) for leaf in leaves)
+        for result, leaf in zip(results, leaves, strict=True):
             result[begin : begin + size] = np.asarray(leaf)
+        return structure
 
-    def work(begin: int) -> None:
-        # waiting inside the thread: calls that are only queued would run one after another
-        store(begin, jax.block_until_ready(solve(*(lane[begin : begin + size] for lane in full))))
-
-    store(0, first)
     with concurrent.futures.ThreadPoolExecutor(_cores()) as pool:
-        for _ in pool.map(work, range(size, whole, size)):
-            pass
-    return jax.tree.unflatten(structure, [jax.device_put(result[:n], may_alias=True) for result in results])
+        structures = list(pool.map(work, range(0, whole, size)))
+    return jax.tree.unflatten(structures[0], [jax.device_put(result[:n], may_alias=True) for result in results])
 
 
 def _cores() -> int:
