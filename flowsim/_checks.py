@@ -19,7 +19,10 @@ def real(name: str, value, *, minimum: float | None = None, above: float | None 
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise InvalidInput(f"{name}={show(value)} must be a number.")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise InvalidInput(f"{name}={show(value)} is too large for a float; give a smaller number.") from error
     if not math.isfinite(number):
         raise InvalidInput(f"{name}={show(value)} must be finite.")
     if minimum is not None and number < minimum:

@@ -78,12 +78,12 @@ def numeric_array(name: str, value) -> np.ndarray:
     """
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise InvalidInput(f"{name}={show(value)} must be a number or a list of numbers.") from error
     if array.dtype == object:
         try:
             array = array.astype(np.float64)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise InvalidInput(f"{name}={show(value)} must be a number or a list of numbers.") from error
     if array.dtype.kind not in "iuf":
         raise InvalidInput(f"{name}={show(value)} must be a number or a list of numbers.")

@@ -231,6 +231,7 @@ class Trajectory(eqx.Module):
         task: Task | None = None,
         parameterization: str = "CACO",
         ratio=None,
+        margin0: float = 0.0,
         score_gap0: float = 0.0,
     ) -> "Trajectory":
         r"""Builds a trajectory from one's own logs, to judge it with `flowsim.verify`.
@@ -246,6 +247,7 @@ class Trajectory(eqx.Module):
             task: the task; without it laws are judged without predicted constants.
             parameterization: which model was trained.
             ratio: $\eta_{QK}/\eta_{OV}$, a number or one for each row.
+            margin0: the margin at time 0.
             score_gap0: the score gap at time 0.
 
         Returns:
@@ -268,11 +270,21 @@ class Trajectory(eqx.Module):
             "log_error": log_error,
             "log_loss": log_loss,
         }
+        if margin is None:
+            raise InvalidInput("margin=None: a trajectory needs its margins; give an array.")
         arrays = {name: _observable(name, value, shape) for name, value in given.items()}
-        gap0 = _validate.real("score_gap0", score_gap0)
+        starts = {"margin": _validate.real("margin0", margin0), "score_gap": _validate.real("score_gap0", score_gap0)}
+        if np.isneginf(grid[0]):  # time 0 was recorded: what is said of the start must agree with it
+            for name, value in starts.items():
+                recorded = np.asarray(arrays[name])[..., 0]
+                if given[name] is not None and not np.all((recorded == value) | np.isnan(recorded)):
+                    raise InvalidInput(
+                        f"{name}0={value:g} is not the {name} recorded at time 0 ({float(recorded.flat[0]):g}); "
+                        f"give {name}0 as recorded."
+                    )
         return Trajectory(
             log_time=jnp.asarray(grid),
-            score_gap_change=arrays["score_gap"] - gap0,
+            score_gap_change=arrays["score_gap"] - starts["score_gap"],
             status=jnp.zeros(lanes, dtype=int),
             n_steps=jnp.zeros(lanes, dtype=int),
             axes=("ratio",) if lanes else (),
@@ -280,7 +292,7 @@ class Trajectory(eqx.Module):
             task=task,
             parameterization=parameterization,
             method="given",
-            settings={"score_gap0": gap0},
+            settings={f"{name}0": value for name, value in starts.items()},
             **arrays,  # pyright: ignore[reportArgumentType]  the names are those of `given`
         )
 

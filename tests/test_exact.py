@@ -310,3 +310,14 @@ def test_no_new_trace_for_new_values():
     for ratio, horizon, gap in [(1.0, 1.0, 0.0), (20.0, 1e3, -3.0), (1e-5, 1e200, 2.0)]:
         fs.exact(TASK, ratio=ratio, times=times * horizon, score_gap0=gap)
     assert traces() - before == 1
+
+
+@pytest.mark.parametrize(
+    ("ratio", "margin0", "score_gap0", "advance"),
+    [(1e3, 500.0, -3.0, 1.0), (1e5, 400.0, -3.0, 0.5), (10.0, 700.0, 0.0, 2.0), (1e5, 2000.0, -3.0, 100.0)],
+)
+def test_attention_that_jumps_at_a_large_margin(ratio, margin0, score_gap0, advance):
+    """The log rate rises by hundreds within a tiny advance, then bends: the end of the integral must not reach back."""
+    run = fs.exact(TASK, ratio=ratio, margins=[margin0 + advance], margin0=margin0, score_gap0=score_gap0)
+    reference = Reference(ratio=ratio, margin0=margin0, score_gap0=score_gap0)
+    np.testing.assert_allclose(run.log_time, [float(reference.log_time(advance))], rtol=4 * 2.0**-52)

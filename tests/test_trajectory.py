@@ -150,6 +150,11 @@ def test_from_arrays_takes_ones_own_logs(reference_task):
         ({"margin": [1, 2, 3], "times": [1, 2, 3], "parameterization": "caco"}, "did you mean 'CACO'"),
         ({"margin": [1, 2, 3], "times": [1, 2, 3], "task": 3}, "task=3"),
         ({"margin": [1, 2, 3], "times": True}, "times=True"),
+        ({"margin": None, "times": [1, 2, 3]}, "margin=None"),
+        ({"margin": [1, 2, 3], "times": [0, 1, 2]}, "margin0=0 is not the margin recorded"),
+        ({"margin": [1, 2, 3], "times": [1, 2, 10**400]}, "times="),
+        ({"margin": [1, 2, 3], "times": [1, 2, 3], "ratio": 10**400}, "ratio="),
+        ({"margin": [1, 2, 3], "times": [1, 2, 3], "margin0": 10**400}, "margin0="),
         ({"margin": [1, 2, 3], "times": [[1, 2], [3, 4]]}, "shape (2, 2)"),
     ],
 )

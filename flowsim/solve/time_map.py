@@ -15,8 +15,9 @@ to $\xi = 0$. All of this is linear in the samples, one constant matrix.
 $10^{-12}$, in practice $10^{-14}$, to the increments of $t$. Sums of positive terms lose nothing more. The exponent
 $\varphi$ itself is rounded to an ulp, which is an ulp of $\ln t$.
 
-**End of the integral.** Once $\varphi$ has risen by `RISE` above everything before, the integral comes from its last 45
-units of $\varphi$ alone. A lane that has used `ENOUGH` panels by then gets no more: beyond is a *gap*, where 2 x 14
+**End of the integral.** Once $\varphi$ has risen by `RISE` above everything before, and since its slope last changed
+within a panel by more than `_BENT` (from a large margin attention may jump within a tiny advance), the integral
+comes from its last 45 units of $\varphi$ alone. A lane that has used `ENOUGH` panels by then gets no more: beyond is a *gap*, where 2 x 14
 Gauss-Legendre nodes near the end of the integral serve at any distance, to $10^{-12}$ of an integral of which
 $10^{-11}$ times the margin is asked. The neglected part is below $e^{-45}$. A climb to a peak of $\varphi$ higher than
 2 `RISE` is leapt over in the same way.
@@ -40,6 +41,8 @@ ENOUGH = 72
 RISE = 45.0
 # Width, in units of the log rate, of the end that a local quadrature covers.
 _REACH = 45.0
+# A panel in which the slope of the log rate changes by more than this factor is a bend, which no end may reach back to.
+_BENT = 1.5
 _TOLERANCE = 1e-12
 # A rate that is lower than the time by this many units in the log adds nothing to it.
 _UNFELT = 40.0
@@ -100,6 +103,7 @@ class _Carry(NamedTuple):
     width: Float[Array, " lanes"]
     log_left: Float[Array, " lanes"]
     slope: Float[Array, " lanes"]
+    bend: Float[Array, " lanes"]
     done: Bool[Array, " lanes"]
     rejected: Bool[Array, " lanes"]
     leap: Bool[Array, " lanes"]
@@ -137,6 +141,8 @@ def build(orbit: AbstractOrbit, log_time: Float[Array, " lanes"], advance: Float
 
         gap = carry.leap | carry.done
         slope = (rate[-1] - rate[-2]) / (width * (XI[-1] - XI[-2]))
+        first_slope = (rate[1] - rate[0]) / (width * (XI[1] - XI[0]))
+        straight = (slope < _BENT * first_slope) & (first_slope < _BENT * slope)
         rows = [
             left,
             jnp.where(gap, 0.0, width),
@@ -155,7 +161,9 @@ def build(orbit: AbstractOrbit, log_time: Float[Array, " lanes"], advance: Float
         rise = jnp.maximum(log_right - rate[-1] - _UNFELT, 0.25 * _UNFELT)
         next_width = jnp.where(accepted & negligible & (slope > 0), rise / slope, width * factor)
         leap = moved & (foot_rate > start_rate + 2 * RISE) & (right < foot) & (rate[-1] > start_rate + RISE)
-        far = (rate[-1] > jnp.maximum(start_rate, turn_rate) + RISE) & (carry.panel >= ENOUGH)
+        bend = jnp.where(moved & ~straight, rate[-1], carry.bend)
+        before_end = jnp.maximum(jnp.maximum(start_rate, turn_rate), bend)
+        far = (rate[-1] > before_end + RISE) & (carry.panel >= ENOUGH)
         return _Carry(
             panel=carry.panel + 1,
             left=jnp.where(carry.leap, foot, jnp.where(moved, right, left)),
@@ -166,6 +174,7 @@ def build(orbit: AbstractOrbit, log_time: Float[Array, " lanes"], advance: Float
                 jnp.where(moved, log_right, carry.log_left),
             ),
             slope=jnp.where(moved, slope, carry.slope),
+            bend=bend,
             done=carry.done | moved & ~leap & ((log_right >= log_time) & (right >= advance) | far),
             rejected=~accepted & ~gap,
             leap=leap,
@@ -176,7 +185,8 @@ def build(orbit: AbstractOrbit, log_time: Float[Array, " lanes"], advance: Float
         return (carry.panel < MAX_PANELS) & ~jnp.all(carry.done)
 
     table = jnp.zeros(((MAX_PANELS + 1) * ROWS, *lanes))
-    start = _Carry(jnp.asarray(0), zero, orbit.first_width(), jnp.full(lanes, -jnp.inf), zero, no, no, no, table)
+    nothing = jnp.full(lanes, -jnp.inf)
+    start = _Carry(jnp.asarray(0), zero, orbit.first_width(), nothing, zero, nothing, no, no, no, table)
     end = jax.lax.while_loop(unfinished, attempt, start)
     rest = jnp.stack([end.left, zero, end.log_left, end.slope, jnp.full(lanes, jnp.inf)])
     table = jax.lax.dynamic_update_slice_in_dim(end.table, rest, end.panel * ROWS, axis=0)
