@@ -17,10 +17,10 @@ $\varphi$ itself is rounded to an ulp, which is an ulp of $\ln t$.
 
 **End of the integral.** Once $\varphi$ has risen by `RISE` above everything before, and since its slope last changed
 within a panel by more than `_BENT` (from a large margin attention may jump within a tiny advance), the integral
-comes from its last 45 units of $\varphi$ alone. A lane that has used `ENOUGH` panels by then gets no more: beyond is a *gap*, where 2 x 14
-Gauss-Legendre nodes near the end of the integral serve at any distance, to $10^{-12}$ of an integral of which
-$10^{-11}$ times the margin is asked. The neglected part is below $e^{-45}$. A climb to a peak of $\varphi$ higher than
-2 `RISE` is leapt over in the same way.
+comes from its last 45 units of $\varphi$ alone. A lane that has used `ENOUGH` panels by then gets no more: beyond is
+a *gap*, where 2 x 14 Gauss-Legendre nodes near the end of the integral serve at any distance, to $10^{-12}$ of an
+integral of which $10^{-11}$ times the margin is asked. The neglected part is below $e^{-45}$. A climb to a peak of
+$\varphi$ higher than 2 `RISE` is leapt over in the same way.
 """
 
 from typing import NamedTuple
