@@ -535,16 +535,21 @@ def test_importing_flowsim_does_not_switch_the_cache_on(tmp_path):
 # ---------------------------------------------------------------------------------------------- signals and pipes
 
 
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and their children inherit that.
+LISTENING = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "os.execv(sys.executable, [sys.executable, '-m', 'flowsim', *sys.argv[1:]])"
+)
+
+
 def start(*arguments, cwd):
     return subprocess.Popen(
-        [sys.executable, "-m", "flowsim", *arguments],
+        [sys.executable, "-c", LISTENING, *arguments],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cwd.parent / "cache")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell that starts the tests in the background lets them ignore Ctrl-C, and their children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
