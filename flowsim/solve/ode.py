@@ -57,8 +57,8 @@ def integrate(
         parameterization: which circuits are collapsed and which factorized.
         ratio: $\eta_{QK}/\eta_{OV}$, 0 or more; a number or a list.
         times: gradient-flow times, 0 or more, strictly increasing; or
-        log_times: their natural logarithms (`-inf` is time 0). No horizon is too long: one step covers three units of
-            $\ln t$ at least, so $\ln t = 10^6$ takes about 350,000 steps.
+        log_times: their natural logarithms (`-inf` is time 0). One step covers three units of
+            $\ln t$ at least; small ratios end with a status near $\ln t = 6 \cdot 10^4$, where `exact` goes on.
         margin0: margin at the start, for tasks with one distinct and one background group and the label head.
         score_gap0: score gap at the start, likewise.
         start: blocks of the start, for any task, instead of the two arguments before.
