@@ -436,7 +436,7 @@ def test_saved_trajectory_is_judged_like_the_run_and_drawn(results, run):
         assert pathlib.Path(f"{kind}.pdf").read_bytes().startswith(b"%PDF")
     assert run("plot", exact, str(results[0] / "training.nc"), "--out", "two.svg")[0] == 0
     refused(run("plot", exact, exact, "--kind", "growth-constants", "--out", "x.png"), "growth-constants", "one")
-    refused(run("plot", exact, exact, exact, "--out", "x.png"), "theory-vs-simulation", "one or two")
+    refused(run("plot", exact, exact, exact, "--out", "x.png"), "theory-vs-simulation", "one trajectory or two")
     refused(run("plot", exact, "--out", "two.svg"), "two.svg", "--overwrite")
 
 
@@ -455,11 +455,13 @@ def test_law_of_the_exact_flow_that_fails_sets_exit_code_1(results, run):
 def test_results_are_replaced_only_with_overwrite(results, run):
     shutil.copytree(results[0], "results")
     before = pathlib.Path("results", "verdicts.json").read_bytes()
-    refused(run("verify", "results/exact.nc", "--out", "results"), "results", "--overwrite")
+    shutil.copy("results/exact.nc", "kept.nc")
+    refused(run("verify", "kept.nc", "--out", "results"), "results", "--overwrite")
+    refused(run("verify", "results/exact.nc", "--out", "results", "--overwrite"), "results/exact.nc", "--out results")
     assert pathlib.Path("results", "verdicts.json").read_bytes() == before
-    assert run("verify", "results/exact.nc", "--out", "results", "--overwrite")[0] == 0
+    assert run("verify", "kept.nc", "--out", "results", "--overwrite")[0] == 0
     assert sorted(os.listdir("results")) == ["flowsim.json", "verdicts.json", "verdicts.txt"]
-    assert os.listdir() == ["results"]
+    assert sorted(os.listdir()) == ["kept.nc", "results"]
 
 
 @pytest.mark.slow

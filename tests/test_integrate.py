@@ -301,7 +301,7 @@ def test_interpolation_keeps_the_relative_accuracy_of_small_values():
 
 
 def traces():
-    return getattr(ode._fixed, "_cache_size")()  # noqa: B009  pyright does not know it
+    return getattr(ode._fixed, "compiled")()._cache_size()  # noqa: B009  pyright does not know it
 
 
 def test_new_numbers_do_not_compile_again():

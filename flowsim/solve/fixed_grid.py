@@ -29,7 +29,7 @@ _T0_FRACTION = 0.1
 _FURTHER = 1e-6
 # The spacing in s that meets the tolerance 1e-8, and the power of the tolerance with which it changes: the embedded
 # estimate is that of a seventh-order step.
-_SPACING, _SPACING_TOL, _ESTIMATE_ORDER = 0.115, 1e-8, 7
+_SPACING, _SPACING_TOL, _ESTIMATE_ORDER = 0.12, 1e-8, 7
 # The grid is uniform up to this s (of the slowest lane); beyond, features widen with s, and the spacing grows by its
 # initial value every so many units of s.
 _UNIFORM, _GROWTH = 3.0, 2.0

@@ -18,7 +18,7 @@ from flowsim.errors import InvalidInput
 from flowsim.solve.adaptive import solve_adaptive
 from flowsim.solve.fixed_grid import BRIEF
 from flowsim.solve.initial import start_blocks, start_settings
-from flowsim.solve.lanes import map_lanes
+from flowsim.solve.lanes import compile_lanes, map_lanes
 from flowsim.solve.reduced import Solution, n_gaps, observe, solve_reduced
 from flowsim.solve.runge_kutta import State
 from flowsim.start import Start
@@ -82,15 +82,17 @@ def integrate(
     max_steps = _validate.whole("max_steps", max_steps, minimum=1)
     field = compile(derive(task, pair.name))
     parameters = field.parameters(task, 1.0)
-    x0 = _start(task, field, parameters, margin0, score_gap0, start)
+    x0, gap0 = _start(task, field, parameters, margin0, score_gap0, start)
 
     if _validate.is_traced(ratios, grid, x0):
         batch = tuple(jnp.broadcast_to(x, ratios.shape) for x in x0)
         solution = _differentiable(field, parameters._replace(ratio=ratios), batch, jnp.asarray(grid), tol, max_steps)
     else:
         solution = _solve(field, parameters, ratios, x0, jnp.asarray(grid), tol, max_steps)
+    change = solution.score_gap_change
     trajectory = Trajectory(
         log_time=jnp.asarray(grid),
+        score_gap=change if not _validate.is_traced(gap0) and gap0 == 0 else gap0 + change,
         **solution._asdict(),
         axes=("ratio",),
         coords={"ratio": ratios},
@@ -121,14 +123,14 @@ def _solve(field, parameters, ratios, x0, grid, tol, max_steps) -> Solution:
     return solution
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compile_lanes
 def _fixed(field: CompiledField, shared, ratio: Float[Array, " lanes"]) -> Solution:
     parameters, x0, grid, tol, max_steps = shared
     start = tuple(jnp.broadcast_to(x, ratio.shape) for x in x0)
     return solve_reduced(field, parameters._replace(ratio=ratio), start, grid, tol, max_steps, BRIEF)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@compile_lanes
 def _adaptive(field: CompiledField, shared, ratio: Float[Array, " lanes"]) -> Solution:
     parameters, x0, grid, tol, max_steps = shared
 
@@ -140,16 +142,20 @@ def _adaptive(field: CompiledField, shared, ratio: Float[Array, " lanes"]) -> So
     return observe(field, parameters._replace(ratio=ratio), start, path, tol, max_steps)
 
 
-def _start(task: Task, field: CompiledField, parameters: Parameters, margin0, score_gap0, start) -> State:
+def _start(task: Task, field: CompiledField, parameters: Parameters, margin0, score_gap0, start) -> tuple[State, Any]:
+    """The reduced coordinates at time 0, and the score gap there."""
     blocks = start_blocks(task, field.flow, margin0, score_gap0, start)
     if start is None and field.n_reduced == 2:
-        return tuple(jnp.asarray(value, jnp.float64) for value in (score_gap0, margin0))
-    return tuple(_to_reduced(field, blocks, parameters))
+        gap, margin = (jnp.asarray(value, jnp.float64) for value in (score_gap0, margin0))
+        return (gap, margin), score_gap0
+    x, gap = _to_reduced(field, blocks, parameters)
+    return tuple(x), gap
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _to_reduced(field: CompiledField, blocks: Float[Array, " blocks"], parameters: Parameters) -> Array:
-    return field.to_reduced(blocks, parameters)
+def _to_reduced(field: CompiledField, blocks: Float[Array, " blocks"], parameters: Parameters) -> tuple[Array, Array]:
+    x = field.to_reduced(blocks, parameters)
+    return x, field.observables(x, parameters).score_gap
 
 
 def _ratios(value) -> tuple[Any, bool]:

@@ -26,13 +26,12 @@ _LANES: Any = Parameters(None, None, None, None, None, 0)  # pyright: ignore[rep
 
 
 class Solution(NamedTuple):
-    """Observables of a batch of lanes; the fields are those of `Trajectory`.
+    """Observables of a batch of lanes; the fields are those of `Trajectory`, the score gap itself excepted.
 
     The last three are None unless there are more groups than one distinct and one background.
     """
 
     margin: Float[Array, "lanes time"]
-    score_gap: Float[Array, "lanes time"]
     score_gap_change: Float[Array, "lanes time"]
     log_odds: Float[Array, "lanes time"]
     log_error: Float[Array, "lanes time"]
@@ -172,7 +171,6 @@ def observe(
     grouped = len(field.flow.structure.roles) > 2
     return Solution(
         margin=seen.margin,
-        score_gap=seen.score_gap,
         score_gap_change=gap_change,
         log_odds=seen.log_odds,
         log_error=seen.log_error,

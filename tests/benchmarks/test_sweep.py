@@ -12,7 +12,7 @@ pytestmark = pytest.mark.benchmark
 
 RATIOS = np.geomspace(1e-2, 1e3, 10_000)
 LOG_TIMES = np.linspace(np.log(1e-3), np.log(1e12), 200)
-ROUNDS = 5  # of every method, the best of which counts
+ROUNDS = 9  # of every method, the best of which counts
 SAMPLE = 100  # lanes of the loops that are too slow for all of them; scaled up in the table
 TITLE = "ODE: 10,000 ratios in [1e-2, 1e3] x 200 times to 1e12, all cores"
 
