@@ -2,12 +2,14 @@
 
 import time
 
+import jax
 import mpmath as mp
 import numpy as np
 import pytest
 from scipy.special import wrightomega
 
 import flowsim as fs
+from flowsim.solve.lanes import map_lanes
 from tests.benchmarks import peers
 from tests.benchmarks.test_sweep import RATIOS, best_of, task
 from tests.closed_form_reference import DIGITS, Reference, judge
@@ -61,6 +63,28 @@ def test_closed_form(benchmark, comparison, index):
         seconds = best_of(lambda: plain_omega(sample, LOG_TIMES), 1) * RATIOS.size / sample.size
         error = np.max(np.abs(margin - trajectory.margin[::100]) / np.maximum(1, trajectory.margin[::100]))
         table.add("SciPy omega, quadrature, Newton (scaled)", 0.0, 1e3 * seconds, 2.0 / seconds, float(error))
+
+
+def test_orbit_alone(benchmark, comparison):
+    """Who compiles it and asks for margin and log odds only does not pay for the time map: XLA leaves it out."""
+    table = comparison(TITLE, "method", "compile, s", "ms", "million points/s", "achieved error")
+
+    @jax.jit
+    def margin_and_log_odds(ratio):
+        trajectory = fs.exact(task(), ratio=ratio, margins=MARGINS)
+        return trajectory.margin, trajectory.log_odds
+
+    def ours():
+        return jax.block_until_ready(map_lanes(margin_and_log_odds, [RATIOS]))
+
+    begin = time.perf_counter()
+    _, log_odds = ours()
+    first = time.perf_counter() - begin
+    benchmark.pedantic(ours, rounds=9, warmup_rounds=1)
+    own = benchmark.stats.stats.min
+    whole = fs.exact(task(), ratio=RATIOS, margins=MARGINS).log_odds
+    error = np.max(np.abs(log_odds - whole) / np.maximum(1, np.abs(whole)))  # `whole` is compared with mpmath above
+    table.add("the same in jax.jit, no times", first - own, 1e3 * own, 2.0 / own, float(error))
 
 
 def against_mpmath(trajectory) -> float:
