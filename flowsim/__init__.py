@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flowsim.status import Status
     from flowsim.task import BinomialContext, FixedContext, Group, MixtureContext, Task
     from flowsim.theory import derive
-    from flowsim.training import train
+    from flowsim.training import RandomStart, train
     from flowsim.trajectory import Trajectory
 
 # name -> module that defines it
@@ -35,6 +35,7 @@ _HOME = {
     "InvalidInput": "flowsim.errors",
     "MixtureContext": "flowsim.task",
     "NoClosedForm": "flowsim.errors",
+    "RandomStart": "flowsim.training",
     "Start": "flowsim.start",
     "Status": "flowsim.status",
     "Task": "flowsim.task",
@@ -58,6 +59,7 @@ __all__ = [
     "InvalidInput",
     "MixtureContext",
     "NoClosedForm",
+    "RandomStart",
     "Start",
     "Status",
     "Task",

@@ -1,4 +1,4 @@
-"""What a model is trained on: rows of token counts with their queries and labels."""
+"""What a model is trained on: sequences as token counts or token by token, with their queries and labels."""
 
 import math
 
@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from flowsim import _jax, _validate  # noqa: F401  float64 first
 from flowsim.errors import InvalidInput
@@ -33,6 +33,35 @@ class Batch(eqx.Module):
     labels: Bool[Array, "rows outputs"]
     weights: Float[Array, " rows"]
 
+    def rows(self, index: Int[Array, " some"]) -> "Batch":
+        """Some of the sequences, equally likely."""
+        picked = jax.tree.map(lambda array: array[index], self)
+        return eqx.tree_at(lambda batch: batch.weights, picked, jnp.full_like(picked.weights, 1 / index.shape[0]))
+
+
+class Sequences(eqx.Module):
+    """Sequences token by token.
+
+    Attributes:
+        tokens: number of the token at each position, in the order of the layout; a null token is one more than the
+            last.
+        present: whether there is a token at the position.
+        queries: number of the query.
+        labels: which output is the label of each sequence, one per row.
+        weights: probability of each sequence; they sum to 1.
+    """
+
+    tokens: Int[Array, "rows positions"]
+    present: Bool[Array, "rows positions"]
+    queries: Int[Array, " rows"]
+    labels: Bool[Array, "rows outputs"]
+    weights: Float[Array, " rows"]
+
+    def rows(self, index: Int[Array, " some"]) -> "Sequences":
+        """Some of the sequences, equally likely."""
+        picked = jax.tree.map(lambda array: array[index], self)
+        return eqx.tree_at(lambda batch: batch.weights, picked, jnp.full_like(picked.weights, 1 / index.shape[0]))
+
 
 def population(task: Task, kind: str = "mean-counts", dtype: jax.typing.DTypeLike = np.float64) -> Batch:
     """All sequences of the task with their probabilities: one row for each composition and class.
@@ -43,13 +72,13 @@ def population(task: Task, kind: str = "mean-counts", dtype: jax.typing.DTypeLik
         dtype: of the counts and weights.
 
     Raises:
-        InvalidInput: if `kind` is unknown or `"sampled-identities"`, which no full batch can hold.
+        InvalidInput: if `kind` is unknown or `"sampled-identities"`, which no list of sequences can hold.
     """
     _validate.one_of("population", kind, POPULATIONS)
     if kind == "sampled-identities":
         raise InvalidInput(
-            "population='sampled-identities' draws its sequences, and full-batch training uses each of them; "
-            "use population='mean-counts'."
+            "population='sampled-identities' draws its sequences, and a full batch needs each of them; give examples= "
+            "(a fixed data set) or batch= (fresh sequences at every step), or use population='mean-counts'."
         )
     layout, k = Layout.of(task), task.classes
     groups = task.all_groups

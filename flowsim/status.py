@@ -16,6 +16,7 @@ class Status(enum.IntEnum):
     DIVERGED = 4
     NOT_FINITE = 5
     UNREACHABLE = 6
+    INTERRUPTED = 7
 
     @property
     def message(self) -> str:
@@ -25,7 +26,7 @@ class Status(enum.IntEnum):
     @property
     def usable(self) -> bool:
         """Whether the lane's numbers may be used (possibly with the loss of accuracy that the message states)."""
-        return self in (Status.OK, Status.ILL_CONDITIONED)
+        return self in (Status.OK, Status.ILL_CONDITIONED, Status.INTERRUPTED)
 
 
 _MESSAGES = {
@@ -42,4 +43,5 @@ _MESSAGES = {
     Status.DIVERGED: "training diverged; lower lr (or the ratio)",
     Status.NOT_FINITE: "a value that is not finite appeared; the lane's later values are NaN",
     Status.UNREACHABLE: "the trajectory never reaches the requested value; ask for one beyond the start",
+    Status.INTERRUPTED: "interrupted before the last step; what was recorded until then is there",
 }

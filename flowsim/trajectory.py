@@ -142,7 +142,7 @@ class Trajectory(eqx.Module):
     @property
     def ok(self) -> Array:
         """Whether each lane's numbers may be used, shape `(*lanes,)`."""
-        return (self.status == Status.OK) | (self.status == Status.ILL_CONDITIONED)
+        return jnp.isin(self.status, jnp.asarray([status for status in Status if status.usable]))
 
     def lane(self, **index: int) -> "Trajectory":
         """Picks one entry along named lane axes, for instance `lane(ratio=0)`.

@@ -11,9 +11,21 @@ import numpy as np
 import pytest
 
 import flowsim as fs
-from flowsim import data, symmetric, training
-from flowsim.models import AttentionModel, CollapsedCircuit, log_error_odds, log_softplus, loss
-from flowsim.solve.stepping import record_steps
+from flowsim import data, symmetric
+from flowsim.models import (
+    AttentionModel,
+    Circuits,
+    CollapsedCircuit,
+    log_error_odds,
+    log_softplus,
+    loss,
+    table_gradient,
+)
+from flowsim.solve.stepping import STRICT, record_steps
+from flowsim.training import step
+from flowsim.training.examples import Examples, Source
+from flowsim.training.observe import Plan, observe
+from flowsim.training.optimizer import optimizer
 from tests import full_matrix as full
 
 TASKS = {
@@ -116,6 +128,7 @@ def model_of(matrices):
 
 
 _value_and_grad = jax.jit(jax.value_and_grad(loss))
+_table_gradient = jax.jit(table_gradient)
 _nearest = jax.jit(
     lambda layout, w: symmetric.symmetric_matrices(layout, symmetric.averages_of_matrices(layout, w)), static_argnums=0
 )
@@ -132,6 +145,10 @@ def test_loss_and_gradient_of_any_matrices(task):
         assert float(value) == pytest.approx(full.full_loss(qk, ov, reference), rel=1e-12)
         for ours, theirs in zip((slope.qk.weight, slope.ov.weight), full.full_gradient(qk, ov, reference), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-13 * max(1, np.abs(theirs).max()))
+        by_hand, slopes = _table_gradient(matrices, batch)
+        assert float(by_hand) == pytest.approx(float(value), rel=1e-14)
+        for ours, theirs in zip(slopes, (slope.qk.weight, slope.ov.weight), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-15 * float(jnp.max(jnp.abs(theirs))))
         # planted: one weight of the population off by a part in a million
         wrong = eqx.tree_at(lambda batch: batch.weights, batch, batch.weights.at[0].multiply(1 + 1e-6))
         assert float(_value_and_grad(model_of(matrices), wrong)[0]) != pytest.approx(float(value), rel=1e-12)
@@ -160,7 +177,8 @@ def test_gradient_against_finite_differences(name):
 def test_matrices_of_blocks_and_back(task):
     layout = symmetric.Layout.of(task)
     blocks = np.random.default_rng(0).normal(size=sum(fs.derive(task).reduction.block_sizes.values()))
-    matrices = jax.jit(training.symmetric_model, static_argnums=0)(layout, blocks).matrices()
+    averages = symmetric.averages_of_blocks(layout, jnp.asarray(blocks))
+    matrices = jax.tree.map(np.asarray, symmetric.symmetric_matrices(layout, averages))
     for ours, theirs in zip(matrices, full.symmetric_matrices(task, blocks), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-14)
     # any matrices: the averages are the orthogonal projection
@@ -213,8 +231,8 @@ def test_records_far_from_the_start_do_not_underflow(reference_task):
 
 def test_attention_is_the_mean_over_sequences():
     task = TASKS["mixture, shared and attended query, vocabulary head"]
-    plan, matrices = training.Plan.of(task), random_matrices(symmetric.Layout.of(task), 5, 0.7)
-    seen = jax.jit(training.observe, static_argnums=0)(plan, data.population(task), model_of(matrices), 0.0)
+    plan, matrices = Plan.of(task), random_matrices(symmetric.Layout.of(task), 5, 0.7)
+    seen = jax.jit(observe, static_argnums=0)(plan, data.population(task), model_of(matrices), 0.0)
     sequences = full.mean_counts(task)
     qk, ov = sequences.pad(*(np.asarray(w) for w in matrices))
     attention = np.asarray(full.attend(qk[:, sequences.columns].T, sequences.appearances, sequences.nulls))
@@ -258,18 +276,22 @@ def contradictory(batch: data.Batch) -> data.Batch:
 
 
 def test_large_steps_off_the_symmetric_line(reference_task):
-    plan, batch = training.Plan.of(reference_task), contradictory(data.population(reference_task))
+    plan, batch = Plan.of(reference_task), contradictory(data.population(reference_task))
     lrs, steps = [0.1, 60.0, 300.0, 1e4], 50
+    start = random_matrices(plan.layout, 0, 1.0)
+    circuits = Circuits(CollapsedCircuit(start.qk), CollapsedCircuit(start.ov))
+    whole, circuits = jax.tree.map(lambda array: array[None], (batch, circuits))
+    program = step.Program(
+        plan, Source(None, None, "counts", True), optimizer("sgd", None, None, None, None, "coupled")[0], STRICT
+    )
+    fixed = step.Fixed(Examples(whole, whole, None), None, jnp.asarray(1.0), None, circuits)
 
     @jax.jit
-    def run(matrices, lrs, gaps):
-        def lane(lr):
-            return training.train_model(plan, batch, model_of(matrices), jnp.asarray(1.0), lr, gaps)
+    def run(lrs, gaps):
+        zero = jnp.asarray(0)
+        return jax.vmap(lambda lr: step.whole_run(program, fixed, step.Lane(1.0, lr, zero, zero), gaps))(lrs)
 
-        return jax.vmap(lane)(lrs)
-
-    start = random_matrices(plan.layout, 0, 1.0)
-    got = run(start, jnp.asarray(lrs), jnp.ones(steps, dtype=int))
+    got = run(jnp.asarray(lrs), jnp.ones(steps, dtype=int))
     for lane, lr in enumerate(lrs):  # the same steps, one by one, judged by the documented rules
         qk, ov = start
         losses = []
@@ -297,8 +319,8 @@ def test_large_steps_off_the_symmetric_line(reference_task):
 
 def test_one_trace_for_all_numbers(monkeypatch):
     traces = []
-    original = training.run_steps
-    monkeypatch.setattr(training, "run_steps", lambda *args: (traces.append(1), original(*args))[1])
+    original = step.stretch
+    monkeypatch.setattr(step, "stretch", lambda *args: (traces.append(1), original(*args))[1])
     for m, ratio, lr, steps in [(3, 5.0, 0.1, 1000), (2.5, 7.0, 0.3, 123), (1.0, 0.0, 2.0, 2000)]:
         task = fs.Task(classes=2, distinct=1, common=1, context=fs.FixedContext(distinct=m, common=31))
         fs.train(task, ratio=ratio, lr=lr, steps=steps, points=100, margin0=0.1 * m)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from flowsim import _jax, _validate  # noqa: F401  float64 first
 from flowsim.errors import InvalidInput
-from flowsim.solve.stepping import Run, record_steps
+from flowsim.solve.stepping import record_steps
 from flowsim.status import Status
 from flowsim.task import Task
 from flowsim.trajectory import Trajectory
@@ -31,6 +31,25 @@ class Record(NamedTuple):
     extra: dict[str, Float[Array, ""]]
 
 
+class Ended(Protocol):
+    """Runs that are over, each array with a leading axis over the runs."""
+
+    @property
+    def records(self) -> Record:
+        """The observables at each point of the grid."""
+        ...
+
+    @property
+    def status(self) -> Any:
+        """How each run ended."""
+        ...
+
+    @property
+    def n_steps(self) -> Any:
+        """Number of steps of each run."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Lanes:
     """The runs of one call: every ratio with every learning rate, and the steps at which they are looked at.
@@ -40,12 +59,16 @@ class Lanes:
         lr: learning rates, shape `(lr,)`.
         scalars: which of the two axes were given as a scalar and are dropped at the end.
         steps: step numbers of the records, shape `(time,)`.
+        seeds: seeds of a third axis, or None.
+        clock: times of the records in units of the learning rate, if they are not the step numbers.
     """
 
     ratio: Array
     lr: Array
     scalars: tuple[str, ...]
     steps: np.ndarray
+    seeds: np.ndarray | None = None
+    clock: Array | None = None
 
     @staticmethod
     def of(ratio, lr, steps, points) -> "Lanes":
@@ -68,6 +91,15 @@ class Lanes:
         scalars = tuple(name for name, scalar in (("ratio", ratio_scalar), ("lr", lr_scalar)) if scalar)
         return Lanes(ratios, lrs, scalars, record_steps(steps, points))
 
+    def with_seeds(self, seeds: np.ndarray | None, clock: Array) -> "Lanes":
+        """The same runs once for each seed, with the times of the records in units of the learning rate."""
+        return dataclasses.replace(self, seeds=seeds, clock=clock)
+
+    def until(self, points: int) -> "Lanes":
+        """The runs with only the first records."""
+        clock = None if self.clock is None else self.clock[:points]
+        return dataclasses.replace(self, steps=self.steps[:points], clock=clock)
+
     @property
     def gaps(self) -> Int[Array, " time"]:
         """Steps to each record from the previous one."""
@@ -75,30 +107,32 @@ class Lanes:
 
     @property
     def rates(self) -> tuple[Float[Array, " lanes"], Float[Array, " lanes"]]:
-        """Ratio and learning rate of every run, the learning rate varying fastest; NaN where they cannot be used."""
+        """Ratio and learning rate of every run, the last axis varying fastest; NaN where they cannot be used."""
         ratio, lr = (grid.ravel() for grid in jnp.meshgrid(self.ratio, self.lr, indexing="ij"))
+        if self.seeds is not None:
+            ratio, lr = (jnp.repeat(values, self.seeds.size) for values in (ratio, lr))
         usable = (ratio >= 0) & (lr > 0) & jnp.isfinite(ratio) & jnp.isfinite(lr)
         return jnp.where(usable, ratio, jnp.nan), jnp.where(usable, lr, jnp.nan)
 
     def trajectory(
-        self, run: Run[Any, Record], task: Task, parameterization: str, method: str, settings: Mapping[str, Any]
+        self, run: Ended, task: Task, parameterization: str, method: str, settings: Mapping[str, Any]
     ) -> Trajectory:
         """The trajectory of all runs.
 
         Args:
-            run: what `run_steps` left, each array with a leading axis over the runs in the order of `rates`.
+            run: what the loop left, each array with a leading axis over the runs in the order of `rates`.
             task: the task.
             parameterization: which model was stepped.
             method: `"descent"` or `"training"`.
             settings: plain values that reproduce the trajectory; ratio, lr, steps and points are added.
         """
-        shape = (self.ratio.size, self.lr.size)
+        shape = (self.ratio.size, self.lr.size, *(() if self.seeds is None else self.seeds.shape))
 
         def unravel(array: Array) -> Array:
             array = array.astype(float) if jnp.issubdtype(array.dtype, jnp.floating) else array
-            return array.reshape(*shape, *array.shape[1:])
+            return jnp.asarray(array).reshape(*shape, *array.shape[1:])
 
-        log_time = jnp.log(self.lr)[:, None] + jnp.log(self.steps)
+        log_time = jnp.log(self.lr)[:, None] + jnp.log(self.steps if self.clock is None else self.clock)
         usable = jnp.isfinite(self.rates[0])
         fields = run.records._asdict()
         extra = {name: unravel(array) for name, array in fields.pop("extra").items()}
@@ -106,13 +140,17 @@ class Lanes:
         few = len(task.all_groups) <= 2  # margin, score_gap and log_odds say it all
         arrays = {name: None if few and name in by_group else unravel(array) for name, array in fields.items()}
         trajectory = Trajectory(
-            log_time=log_time[0] if self.lr.size == 1 else jnp.broadcast_to(log_time, (*shape, self.steps.size)),
+            log_time=log_time[0]
+            if self.lr.size == 1
+            else jnp.broadcast_to(
+                log_time.reshape(1, self.lr.size, *[1] * (len(shape) - 2), -1), (*shape, self.steps.size)
+            ),
             **arrays,  # pyright: ignore[reportArgumentType]  only those that may be None are
             status=unravel(jnp.where(usable, run.status, int(Status.NOT_FINITE))),
             n_steps=unravel(run.n_steps),
             extra=extra,
-            axes=("ratio", "lr"),
-            coords={"ratio": self.ratio, "lr": self.lr},
+            axes=("ratio", "lr") if self.seeds is None else ("ratio", "lr", "seed"),
+            coords={"ratio": self.ratio, "lr": self.lr, **({} if self.seeds is None else {"seed": self.seeds})},
             task=task,
             parameterization=parameterization,
             method=method,

@@ -12,6 +12,11 @@ Divergence. Steps small enough for descent never raise the loss of a full batch.
 - if its last loss exceeds the loss at the start: at the step after which the loss stayed above it for good.
 
 A loss that rises for a while and comes back below its start is not divergence; the records show it.
+
+These rules are `STRICT`. The loss of a minibatch is noise around the loss of the population, and with weight decay the
+loss may rise for good although nothing is wrong; `LOOSE` therefore judges an average over some ten steps, and takes a
+loss as risen only if it exceeds twice the larger of the loss at the start and $\ln(\text{outputs})$. What is not
+finite is divergence at once under both.
 """
 
 from collections.abc import Callable
@@ -28,6 +33,24 @@ from flowsim.status import Status
 
 EXPLOSION = 10.0
 _ROUNDING = 1e-5  # a loss above its start by this fraction has not risen: float32 cannot tell
+
+
+class Judge(NamedTuple):
+    """How divergence is recognized.
+
+    Attributes:
+        window: number of steps over which losses are averaged.
+        above_start: a loss has risen if it exceeds the one at the start times this ...
+        above_ignorance: ... and the loss of a model that knows nothing times this.
+    """
+
+    window: int
+    above_start: float
+    above_ignorance: float
+
+
+STRICT = Judge(1, 1 + _ROUNDING, 0.0)
+LOOSE = Judge(10, 2.0, 2.0)
 
 State = TypeVar("State")
 Record = TypeVar("Record")
@@ -66,6 +89,7 @@ class Progress(NamedTuple, Generic[State]):
         alive: whether nothing has exploded.
         loss0: the loss at the start, once a step was taken.
         ignorance: the loss of a model that knows nothing.
+        mean: the loss that is judged, averaged over the window of the judge.
     """
 
     state: State
@@ -75,19 +99,23 @@ class Progress(NamedTuple, Generic[State]):
     alive: Bool[Array, ""]
     loss0: Float[Array, ""]
     ignorance: Float[Array, ""]
+    mean: Float[Array, ""]
 
-    def judged(self, loss: Float[Array, ""]) -> "Progress[State]":
+    def judged(self, loss: Float[Array, ""], judge: Judge = STRICT) -> "Progress[State]":
         """Takes note of the loss of the present state."""
-        loss0 = jnp.where(self.step == 0, loss, self.loss0)
-        alive = self.alive & jnp.isfinite(loss) & (loss <= EXPLOSION * jnp.maximum(loss0, self.ignorance))
+        first = self.step == 0
+        loss0 = jnp.where(first, loss, self.loss0)
+        mean = loss if judge.window == 1 else jnp.where(first, loss, self.mean + (loss - self.mean) / judge.window)
+        alive = self.alive & jnp.isfinite(loss) & (mean <= EXPLOSION * jnp.maximum(loss0, self.ignorance))
         for leaf in jax.tree.leaves(eqx.filter(self.state, eqx.is_inexact_array)):
             alive &= jnp.all(jnp.isfinite(leaf))
-        low = alive & (loss <= loss0 * (1 + _ROUNDING))
+        low = alive & (mean <= jnp.maximum(loss0 * judge.above_start, self.ignorance * judge.above_ignorance))
         return self._replace(
             sound=jnp.where(alive, self.step, self.sound),
             low=jnp.where(low, self.step, self.low),
             alive=alive,
             loss0=loss0,
+            mean=mean,
         )
 
 
@@ -119,10 +147,9 @@ def begin(start: State, outputs: float | Array, dtype: jax.typing.DTypeLike = np
         outputs: number of outputs of the head.
         dtype: of the loss.
     """
-    zero = jnp.asarray(0)
-    return Progress(
-        start, zero, zero, zero, jnp.asarray(True), jnp.zeros((), dtype), jnp.log(jnp.asarray(outputs, dtype=dtype))
-    )
+    zero, no_loss = jnp.asarray(0), jnp.zeros((), dtype)
+    ignorance = jnp.log(jnp.asarray(outputs, dtype=dtype))
+    return Progress(start, zero, zero, zero, jnp.asarray(True), no_loss, ignorance, no_loss)
 
 
 def run_steps(
@@ -142,24 +169,74 @@ def run_steps(
     Returns:
         The records and how the run ended.
     """
+    progress, seen = stretch(advance, observe, progress, gaps)
+    return conclude(progress, seen)
+
+
+class Seen(NamedTuple, Generic[Record]):
+    """What was seen at the points of the grid, leading axis `grid`.
+
+    Attributes:
+        records: what `observe` recorded.
+        steps: number of steps taken before.
+        losses: the losses that `observe` found.
+    """
+
+    records: Record
+    steps: Int[Array, " grid"]
+    losses: Float[Array, " grid"]
+
+
+def stretch(
+    advance: Advance[State],
+    observe: Observe[State, Record],
+    progress: Progress[State],
+    gaps: Int[Array, " grid"],
+    judge: Judge = STRICT,
+) -> tuple[Progress[State], Seen[Record]]:
+    """A part of a run; parts that follow each other make the same steps as the whole.
+
+    Args:
+        advance: as for `run_steps`.
+        observe: as for `run_steps`.
+        progress: where to start.
+        gaps: number of steps to each point of the grid from the previous one; 0 looks again without a step.
+        judge: how divergence is recognized.
+
+    Returns:
+        Where to go on from, and what was seen.
+    """
 
     def step(_, progress: Progress[State]) -> Progress[State]:
         state, before = advance(progress.state)
-        return progress.judged(before)._replace(state=state, step=progress.step + 1)
+        return progress.judged(before, judge)._replace(state=state, step=progress.step + 1)
 
     def segment(progress: Progress[State], gap):
         progress = jax.lax.fori_loop(0, gap, step, progress)
         record, loss = observe(progress.state)
-        return progress, (record, progress.step, loss)
+        return progress, Seen(record, progress.step, loss)
 
-    progress, (records, steps, losses) = jax.lax.scan(segment, progress, gaps)
-    last = progress.judged(losses[-1])
+    return jax.lax.scan(segment, progress, gaps)
+
+
+def conclude(progress: Progress[State], seen: Seen[Record], judge: Judge = STRICT) -> Run[State, Record]:
+    """How a run ended.
+
+    Args:
+        progress: where its last stretch ended.
+        seen: all that was seen; the last entry is of the last step.
+        judge: as for `stretch`.
+
+    Returns:
+        The records, NaN from the divergence on, and the status.
+    """
+    last = progress.judged(seen.losses[-1], judge)
     diverged = ~last.alive | (last.low < last.step)
     n_steps = jnp.where(last.alive, last.low, last.sound)  # `low` is the last step if nothing diverged
 
     def known(array: Array) -> Array:
-        lost = steps > n_steps
+        lost = seen.steps > n_steps
         return jnp.where(lost.reshape(-1, *[1] * (array.ndim - 1)), jnp.nan, array)
 
     status = jnp.where(diverged, int(Status.DIVERGED), int(Status.OK))
-    return Run(jax.tree.map(known, records), status, n_steps, progress)
+    return Run(jax.tree.map(known, seen.records), status, n_steps, progress)
