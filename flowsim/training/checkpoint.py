@@ -73,7 +73,8 @@ def read(path: pathlib.Path, settings: Mapping[str, Any]) -> Snapshot:
             f"checkpoint={str(path)!r} does not exist, so that nothing can be resumed; start without resume."
         )
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # opened here: NumPy leaves the file open when it is no archive
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = dict(file)
         header = json.loads(str(arrays.pop("header")))
         ours = header.pop("format") == _FORMAT

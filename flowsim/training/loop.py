@@ -28,6 +28,7 @@ GRID = 16
 # A stretch lasts about so long, so that Ctrl-C and the progress bar are answered; the first takes few steps.
 _SECONDS = 0.3
 _FIRST_STEPS = 64
+_LINE_SECONDS = 10.0
 
 
 class Finished(NamedTuple):
@@ -277,9 +278,13 @@ def interruptible() -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def _bar(progress: bool | None, total: int, parts: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar in run-steps on standard error."""
-    if not (sys.stderr.isatty() if progress is None else progress):
+    """Progress in run-steps on standard error: a bar on a terminal, now and then a line elsewhere."""
+    terminal = sys.stderr.isatty()
+    if not (terminal if progress is None else progress):
         yield lambda _: None
+        return
+    if not terminal:
+        yield _lines(total)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -298,7 +303,30 @@ def _bar(progress: bool | None, total: int, parts: int) -> Iterator[Callable[[in
         def show(steps: int) -> None:
             nonlocal done
             done += steps
-            rate = done / max(time.monotonic() - begin, 1e-9)
+            rate = done / (time.monotonic() - begin)
             bar.update(task, completed=done, rate=f"{rate:,.0f} run-steps/s")
 
         yield show
+
+
+def _lines(total: int) -> Callable[[int], None]:
+    """Writes a line at the end, and before it every ten seconds."""
+    begin = time.monotonic()
+    done, next_line = 0, begin + _LINE_SECONDS
+
+    def show(steps: int) -> None:
+        nonlocal done, next_line
+        done += steps
+        now = time.monotonic()
+        if now < next_line and done < total:
+            return
+        next_line = now + _LINE_SECONDS
+        rate = done / (now - begin)
+        left = (total - done) / rate
+        print(
+            f"training: {done / total:.0%} of {total} run-steps, {rate:,.0f} run-steps/s, {left:.0f} s left",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    return show

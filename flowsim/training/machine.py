@@ -44,12 +44,14 @@ class Machine:
         self._per_chunk = per_chunk
         self._start, self._go_on = _compiled(self._devices)
         placed: Any = (fixed, chunks)
-        if len(devices) > 1:
+        self._spread = len(devices) > 1
+        if self._spread:
             everywhere, spread = self._shardings()
             placed = jax.device_put(fixed, everywhere), jax.device_put(chunks, spread)
         elif self._devices[0] != jax.devices()[0]:
             placed = jax.device_put(placed, self._devices[0])
-        self._fixed, self._lanes = placed
+        self._fixed: Fixed = placed[0]
+        self._lanes: list[Lane] = placed[1]
 
     def start(self) -> list[Carry]:
         """All runs at step 0, one carry for each chunk."""
@@ -81,11 +83,8 @@ class Machine:
         whole = self._per_chunk * self._chunks
         full = [np.concatenate([leaf, np.repeat(leaf[-1:], whole - self._n, axis=0)]) for leaf in leaves]
         chunks = [[leaf[i : i + self._per_chunk] for leaf in full] for i in range(0, whole, self._per_chunk)]
-        carries = [jax.tree.unflatten(like, chunk) for chunk in chunks]
-        if len(self._devices) > 1:
-            return jax.device_put(carries, self._shardings()[1])
-        first: Any = self._devices[0]
-        return jax.device_put(carries, first)
+        carries: Any = [jax.tree.unflatten(like, chunk) for chunk in chunks]
+        return jax.device_put(carries, self._shardings()[1] if self._spread else self._devices[0])
 
     def shape_of_stretch(self, carry: Carry, gaps: np.ndarray) -> Any:
         """What `go_on` sees, for `jax.eval_shape`."""
