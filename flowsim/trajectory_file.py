@@ -135,6 +135,10 @@ def load(path: str | os.PathLike) -> Trajectory:
         FileProblem: if it is missing, truncated, or not one of flowsim's.
     """
     path = as_path(path)
+    if path.is_dir():
+        inside = ", ".join(sorted(item.name for item in path.glob("*.nc")))
+        fix = f"give one of its files: {inside}" if inside else "give a file that Trajectory.save wrote"
+        raise FileProblem(f"{str(path)!r} is a folder, not a trajectory file; {fix}.")
     if not path.is_file():
         raise FileProblem(f"trajectory file {str(path)!r} does not exist; check the path.")
     try:
