@@ -133,8 +133,8 @@ def verdict_table(reports: "dict[str, Report]", last: dict[str, float]) -> "Tabl
         table.add_column(heading, justify="right")
     for name, report in reports.items():
         counts = []
-        for kind in ("exact-law", "paper-claim"):
-            verdicts = [row.verdict for row in report.rows if row.kind == kind]
+        for claims in (False, True):
+            verdicts = [row.verdict for row in report.rows if (row.kind == "paper-claim") == claims]
             counts += [str(verdicts.count(word)) for word in ("holds", "fails", "undecided")]
         table.add_row(name, f"{last[name]:.4g}", *counts)
     return table

@@ -145,7 +145,6 @@ def _print(outcome: "Outcome", plan: "Plan") -> None:
 
 def _show_laws(report: "Report") -> None:
     table = report.table()
-    table.show_edge = False
     show(table, dispensable=("decades", "exponent", "ln t"))
 
 

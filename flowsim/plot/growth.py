@@ -197,7 +197,11 @@ def _crossing(lane: Lane, known: Numbers) -> tuple[float, float] | None:
     """Log time and score gap change where the run passes the crossing margin, read off the run itself."""
     usable = np.isfinite(lane.log_time) & np.isfinite(lane.margin) & (lane.log_time > 0)
     margin, log_time, gap = lane.margin[usable], lane.log_time[usable], lane.score_gap_change[usable]
-    if not margin.size or not margin[0] <= known.crossing_margin <= margin[-1] or not (np.diff(margin) > 0).all():
+    if (
+        margin.size <= style.FEW
+        or not margin[0] <= known.crossing_margin <= margin[-1]
+        or not (np.diff(margin) > 0).all()
+    ):
         return None
     log_at = np.interp(np.log(known.crossing_margin), np.log(margin), np.log(log_time))
     return float(np.exp(log_at)), float(np.exp(np.interp(log_at, np.log(log_time), np.log(gap))))

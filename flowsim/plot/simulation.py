@@ -12,7 +12,8 @@ from flowsim.plot import style
 from flowsim.trajectory import Trajectory
 
 _METHODS = {"exact": "closed form", "ode": "ODE", "descent": "finite steps", "training": "training", "given": "data"}
-_ROOM, _LEAST_ROOM = 0.015, 0.1  # beside the data, as a share of the axis and in ln t
+_ROOM = 0.015  # beside the data, as a share of the axis
+_LEAST_AXIS = 3.0  # in ln t: the labels of less than a decade run into each other
 _MARKERS = 14  # for each lane, however densely it was recorded
 _INTEGRATED = {"color": "black", "lw": 0.9, "ls": (0, (4, 3))}
 
@@ -64,7 +65,7 @@ def theory_vs_simulation(
                 _residual_strip(axes[1, column], residuals, value, colour, (low, high), label)
         for ax in axes[-1]:
             ax.set_xlabel(style.TIME)
-        room = max(_ROOM * (high - low), _LEAST_ROOM)  # the markers at both ends are not to be cut
+        room = max(_ROOM * (high - low), (_LEAST_AXIS - (high - low)) / 2)  # the markers at both ends are not to be cut
         for ax in axes.ravel():
             ax.set_xlim(np.exp(low - room), np.exp(high + room))
             ax.set_xscale("log")  # last: it would autoscale, which fails for a single time
