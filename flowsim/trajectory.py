@@ -219,7 +219,7 @@ class Trajectory(eqx.Module):
         """Reads a trajectory that `save` wrote.
 
         Raises:
-            FileProblem: if the file is missing, truncated, or was not written by flowsim.
+            FileProblem: if the file is missing, damaged, or was not written by flowsim.
         """
         from flowsim.trajectory_file import load
 

@@ -230,6 +230,23 @@ def test_loading_what_is_missing_truncated_or_foreign(trajectory, tmp_path):
     one_sentence(lambda: fs.Trajectory.load(tmp_path / "foreign.nc"), "foreign.nc")
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_loading_a_file_with_one_byte_of_the_numbers_changed(tmp_path, shared):
+    trajectory = SOLVERS["exact"](ratio=[1.0, 2.0] if shared else 1.0, times=np.linspace(1, 9, 50))
+    trajectory.save(tmp_path / "x.nc")
+    whole = bytearray((tmp_path / "x.nc").read_bytes())
+    for name in ("margin", "log_loss", "log_time"):
+        at = whole.find(np.asarray(getattr(trajectory, name)).tobytes()[:64])
+        assert at > 0
+        damaged = whole.copy()
+        damaged[at + 17] ^= 1
+        (tmp_path / "damaged.nc").write_bytes(damaged)
+        one_sentence(lambda: fs.Trajectory.load(tmp_path / "damaged.nc"), "damaged.nc", "is damaged, ")
+    with h5py.File(tmp_path / "x.nc", "a") as file:
+        file["status"][...] = 77
+    one_sentence(lambda: fs.Trajectory.load(tmp_path / "x.nc"), "x.nc", "status=77")
+
+
 @pytest.mark.parametrize(
     ("attribute", "value"),
     [("format", "flowsim trajectory 0"), ("task", "{"), ("method", "magic"), ("settings", "x"), ("scalar_coords", "")],
