@@ -243,7 +243,7 @@ def test_loading_a_file_with_one_byte_of_the_numbers_changed(tmp_path, shared):
         (tmp_path / "damaged.nc").write_bytes(damaged)
         one_sentence(lambda: fs.Trajectory.load(tmp_path / "damaged.nc"), "damaged.nc", "is damaged, ")
     with h5py.File(tmp_path / "x.nc", "a") as file:
-        file["status"][...] = 77
+        file["status"][...] = 77  # pyright: ignore[reportIndexIssue]
     one_sentence(lambda: fs.Trajectory.load(tmp_path / "x.nc"), "x.nc", "status=77")
 
 
