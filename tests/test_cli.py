@@ -1,9 +1,11 @@
 """The command line: help without heavy imports, exit codes, one sentence for each bad input, JSON."""
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -549,6 +551,10 @@ def test_agreement_sees_a_planted_difference():
         found = agreement(true, other, small_gaps=True)[0]
         scale = arrays[name][20] if name == "score_gap" else max(1, arrays[name][20])
         assert getattr(found, name) == pytest.approx(error / scale, rel=1e-5)
+    # a reference that overflowed says nothing, and warns of nothing; a solver that overflows is infinitely far off
+    beyond = dataclasses.replace(true, margin=true.margin.at[20:].set(math.inf))
+    assert agreement(beyond, true, small_gaps=True)[0].margin == 0
+    assert agreement(true, beyond, small_gaps=True)[0].margin == math.inf
     # what rounding the clock explains is no difference
     rounded = {**arrays, "margin": log_time + 3 * np.spacing(log_time)}
     assert agreement(true, flowsim.Trajectory.from_arrays(**rounded), small_gaps=True)[0].margin == 0
