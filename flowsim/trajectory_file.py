@@ -155,8 +155,8 @@ def load(path: str | os.PathLike) -> Trajectory:
         raise FileProblem(f"trajectory file {str(path)!r} cannot be used: {error}") from error
     except Exception as error:  # HDF5 reports damage through many exception types
         raise FileProblem(
-            f"trajectory file {str(path)!r} is damaged, truncated or no NetCDF file of flowsim's ({type(error).__name__}); "
-            "write it again with Trajectory.save."
+            f"trajectory file {str(path)!r} is damaged, truncated or no NetCDF file of flowsim's "
+            f"({type(error).__name__}); write it again with Trajectory.save."
         ) from error
 
 
