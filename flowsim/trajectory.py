@@ -1,6 +1,7 @@
 """What every solver returns: observables over lanes and time (theory and training alike)."""
 
 import dataclasses
+import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -172,6 +173,12 @@ class Trajectory(eqx.Module):
             raise InvalidInput(f"axis={axis!r} is not among the trajectory's lane axes {self.axes}.")
         position = self.axes.index(axis)
         n = self.lanes[position]
+        try:
+            operator.index(i)
+        except TypeError:
+            raise InvalidInput(
+                f"{axis}={_validate.show(i)} must be an index, a whole number; the values are in coords[{axis!r}]."
+            ) from None
         if not -n <= i < n:
             raise InvalidInput(f"{axis}={i} is out of range; the axis has {n} entries.")
         changes: dict[str, Any] = {}
@@ -212,7 +219,7 @@ class Trajectory(eqx.Module):
         """Reads a trajectory that `save` wrote.
 
         Raises:
-            FileProblem: if the file is missing, truncated, or was not written by flowsim.
+            FileProblem: if the file is missing, damaged, or was not written by flowsim.
         """
         from flowsim.trajectory_file import load
 
@@ -259,7 +266,7 @@ class Trajectory(eqx.Module):
         grid, _ = _validate.log_time_grid(times, log_times)
         _validate.parameterization(parameterization)
         if task is not None and not isinstance(task, Task):
-            raise InvalidInput(f"task={task!r} must be a flowsim.Task or None.")
+            raise InvalidInput(f"task={_validate.show(task)} must be a flowsim.Task or None.")
         values, scalar = (None, True) if ratio is None else _validate.ratios(ratio)
         lanes = () if values is None or scalar else (values.size,)
         shape = (*lanes, grid.size)

@@ -13,7 +13,7 @@ from flowsim.trajectory import Trajectory
 _DEFAULT_TOLERANCE = 1e-8
 # Relative error that the numbers of each method may carry into a verdict. Training follows the flow only up to its
 # finite steps, and a user's own logs may be single precision or printed with few digits.
-_DATA_ERROR = {"exact": 1e-9, "descent": 1e-3, "training": 1e-3, "given": 1e-3}
+DATA_ERROR = {"exact": 1e-9, "descent": 1e-3, "training": 1e-3, "given": 1e-3}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,4 +105,4 @@ def _data_error(trajectory: Trajectory) -> float:
     if trajectory.method == "ode":
         tolerance = trajectory.settings.get("tol", _DEFAULT_TOLERANCE)
         return 10 * float(np.max(np.asarray(tolerance)))
-    return _DATA_ERROR[trajectory.method]
+    return DATA_ERROR[trajectory.method]

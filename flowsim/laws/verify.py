@@ -13,7 +13,7 @@ from flowsim.laws.exact_law import judge_law
 from flowsim.laws.judge import Judgement
 from flowsim.laws.lane import Lane, lanes
 from flowsim.laws.predictions import Numbers, Unknown, numbers, predictions, readable_range
-from flowsim.laws.report import EXACT_LAW, PAPER_CLAIM, Crossing, Report, Row
+from flowsim.laws.report import EXACT_LAW, PAPER_CLAIM, UNDERIVED, Crossing, Report, Row
 from flowsim.theory.growth import BEFORE, MARGIN, ODDS, SATURATED, SCORE_GAP
 from flowsim.trajectory import Trajectory
 
@@ -25,9 +25,9 @@ def verify(trajectory: Trajectory) -> Report:
     r"""Says, with numbers, which growth law holds where.
 
     Each lane gets rows of two kinds. `exact-law` rows test what the exact flow says: margin $\log t$ with constant 1,
-    odds $\log^2 t$ with constant $\rho/2$, score gap $\log\log t$ once attention is saturated and $\log^2 t$ before.
-    `paper-claim` rows test how the paper puts it: output-value scalar $\log t$, query-key scalar $\log^2 t$, read as
-    the score gap and as the odds.
+    odds $\log^2 t$ with constant $\rho/2$, score gap $\log\log t$ once attention is saturated and $\log^2 t$ before;
+    on tasks for which no law is derived, rows `not derived` only measure the same. `paper-claim` rows test how the
+    paper puts it: output-value scalar $\log t$, query-key scalar $\log^2 t$, read as the score gap and as the odds.
 
     A law is read where theory's own corrections are small, and compared with leading term *and* corrections, without
     free parameters; tolerances are the size of the first term left out and the error of the data. Without a task or a
@@ -127,7 +127,7 @@ def _unpredicted(lane: Lane, why: Unknown) -> Iterator[Row]:
     if not why.judge_exponent:
         judged = {observable: _undecided(judgement, why) for observable, judgement in judged.items()}
         claim = _undecided(claim, why)
-    yield from _unpredicted_rows(lane, judged, claim)
+    yield from _unpredicted_rows(lane, judged, claim, EXACT_LAW if why.judge_exponent else UNDERIVED)
 
 
 def _undecided(judgement: Judgement, why: Unknown) -> Judgement:
@@ -135,9 +135,11 @@ def _undecided(judgement: Judgement, why: Unknown) -> Judgement:
     return Judgement("undecided", why.reason, judgement.exponent, judgement.constant, judgement.window)
 
 
-def _unpredicted_rows(lane: Lane, judged: dict[str, Judgement], claim: Judgement) -> Iterator[Row]:
+def _unpredicted_rows(
+    lane: Lane, judged: dict[str, Judgement], claim: Judgement, kind: str = EXACT_LAW
+) -> Iterator[Row]:
     for observable, name, _ in _FORMS:
-        yield _row(lane, name, EXACT_LAW, (observable, SATURATED), judged[observable])
+        yield _row(lane, name, kind, (observable, SATURATED), judged[observable])
     for observable, name in ((MARGIN, "log t"), (ODDS, "log^2 t")):
         yield _row(lane, name, PAPER_CLAIM, (observable, SATURATED), judged[observable])
     yield _row(lane, "log^2 t", PAPER_CLAIM, (SCORE_GAP, SATURATED), claim)
