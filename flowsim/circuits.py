@@ -57,8 +57,13 @@ class AbstractCircuit(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def sizes(self) -> tuple[int, ...]:
+        """Length of the state of each part."""
+
+    @property
     def size(self) -> int:
         """Length of the state."""
+        return sum(self.sizes)
 
     @abc.abstractmethod
     def blocks(self, state: Float[Array, " state"]) -> Float[Array, " blocks"]:
@@ -98,9 +103,9 @@ class Collapsed(AbstractCircuit):
     r"""A matrix trained entry by entry: the blocks are the state, and $\dot B = -\eta G$."""
 
     @property
-    def size(self) -> int:
-        """Number of blocks."""
-        return sum(shape.rows * shape.columns for shape in self.shapes)
+    def sizes(self) -> tuple[int, ...]:
+        """Number of blocks of each part."""
+        return tuple(shape.rows * shape.columns for shape in self.shapes)
 
     def blocks(self, state: Float[Array, " state"]) -> Float[Array, " blocks"]:
         """The state itself."""
@@ -127,9 +132,9 @@ class Factorized(AbstractCircuit):
     r"""A product of two matrices on every part: $\dot P = -\eta\, G Q^\top$, $\dot Q = -\eta\, P^\top G$."""
 
     @property
-    def size(self) -> int:
-        """Number of entries of all factors."""
-        return sum(shape.hidden * (shape.rows + shape.columns) for shape in self.shapes)
+    def sizes(self) -> tuple[int, ...]:
+        """Number of entries of the factors of each part."""
+        return tuple(shape.hidden * (shape.rows + shape.columns) for shape in self.shapes)
 
     def factors(self, state: Float[Array, " state"]) -> list[Factors]:
         """The factors of each part."""

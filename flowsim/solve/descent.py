@@ -1,8 +1,8 @@
 """Gradient descent in the reduced blocks: what full-batch training of the full matrices does, exactly."""
 
-import functools
-from typing import Any
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -12,11 +12,24 @@ from flowsim.codegen import CompiledField, Parameters
 from flowsim.errors import InvalidInput
 from flowsim.solve.finite import Lanes, Record
 from flowsim.solve.initial import begin
+from flowsim.solve.interventions import Interventions, driven_velocity
 from flowsim.solve.stepping import Run, run_steps
 from flowsim.solve.stepping import begin as begin_run
 from flowsim.start import Start
 from flowsim.task import Task
 from flowsim.trajectory import Trajectory
+
+
+class Place(NamedTuple):
+    """Where a run is.
+
+    Attributes:
+        change: change of blocks and factors since the start.
+        step: number of steps taken, as a float.
+    """
+
+    change: Float[Array, " state"]
+    step: Float[Array, ""]
 
 
 def descend(
@@ -32,6 +45,10 @@ def descend(
     imbalance_ov: Any = None,
     imbalance_qk: Any = None,
     start: Start | None = None,
+    schedule: Any = None,
+    weight_decay_qk: Any = 0.0,
+    weight_decay_ov: Any = 0.0,
+    normalize: str | None = None,
 ) -> Trajectory:
     r"""Takes finite gradient steps in the reduced blocks, or their factors.
 
@@ -55,6 +72,10 @@ def descend(
         imbalance_ov: imbalance of the factors of the output-value circuit, as in `integrate`.
         imbalance_qk: imbalance of the factors of the query-key circuit.
         start: blocks or factors of the start, instead of `margin0` and `score_gap0`.
+        schedule: how the ratio changes, as in `integrate`; a step has the factor at its beginning.
+        weight_decay_qk: decay rate of the query-key circuit in units of its learning rate, as in `integrate`.
+        weight_decay_ov: the same of the output-value circuit.
+        normalize: circuits whose gradient is divided by its Frobenius norm, as in `integrate`.
 
     Returns:
         A trajectory with lane axes (ratio, lr) as far as they were lists. A run that diverged has status
@@ -80,26 +101,30 @@ def descend(
         imbalance_qk=imbalance_qk,
         start=start,
     )
-    run = _descend(begun.field, begun.parameters, begun.state, *lanes.rates, lanes.gaps)
-    return lanes.trajectory(run, task, parameterization, "descent", begun.settings)
+    interventions = Interventions.of(schedule, weight_decay_qk, weight_decay_ov, normalize)
+    run = _descend(begun.field, begun.parameters, begun.state, interventions, *lanes.rates, lanes.gaps)
+    settings = {**begun.settings, **({} if interventions is None else interventions.plain)}
+    return lanes.trajectory(run, task, parameterization, "descent", settings)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@eqx.filter_jit
 def _descend(
     field: CompiledField,
     parameters: Parameters,
     state0: Float[Array, " state"],
+    interventions: Interventions | None,
     ratio: Float[Array, " lanes"],
     lr: Float[Array, " lanes"],
     gaps: Int[Array, " time"],
-) -> Run[Array, Record]:
+) -> Run[Place, Record]:
     pair = field.circuits
     blocks0 = pair.blocks(state0)
     x0 = field.to_reduced(blocks0, parameters)
     outputs = parameters.classes + parameters.other_outputs
 
     # The state is the change since the start, so that a small change of a large score gap is not lost.
-    def look(change: Array) -> tuple[Record, Float[Array, ""]]:
+    def look(place: Place) -> tuple[Record, Float[Array, ""]]:
+        change = place.change
         dx = field.to_reduced(pair.moved(state0, change), parameters)
         seen = field.observables(x0 + dx, parameters)
         moved = field.observables(dx, parameters).score_gap  # the score gap is linear in the blocks
@@ -107,11 +132,13 @@ def _descend(
         extra = {} if violation is None else {"imbalance_violation": violation}
         return Record(score_gap_change=moved, extra=extra, **seen._asdict()), jnp.exp(seen.log_loss)
 
-    def lane(ratio: Float[Array, ""], lr: Float[Array, ""]) -> Run[Array, Record]:
-        def advance(change: Array) -> tuple[Array, Float[Array, ""]]:
-            gradient = field.gradient(blocks0 + pair.moved(state0, change), 0.0, parameters)
-            return change + pair.velocity(state0 + change, gradient, ratio, lr), look(change)[1]
+    def lane(ratio: Float[Array, ""], lr: Float[Array, ""]) -> Run[Place, Record]:
+        velocity = driven_velocity(field, parameters._replace(ratio=ratio), interventions, state0)
 
-        return run_steps(advance, look, begin_run(jnp.zeros_like(state0), outputs), gaps)
+        def advance(place: Place) -> tuple[Place, Float[Array, ""]]:
+            step = lr * velocity(jnp.zeros(()), lr * place.step, place.change)
+            return Place(place.change + step, place.step + 1), look(place)[1]
+
+        return run_steps(advance, look, begin_run(Place(jnp.zeros_like(state0), jnp.zeros(())), outputs), gaps)
 
     return jax.vmap(lane)(ratio, lr)

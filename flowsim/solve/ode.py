@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +13,12 @@ from flowsim import _jax, _validate
 from flowsim.codegen import CompiledField, Parameters
 from flowsim.errors import InvalidInput
 from flowsim.solve.adaptive import solve_adaptive
+from flowsim.solve.driven import CHUNK as DRIVEN_CHUNK
+from flowsim.solve.driven import check_horizon, solve_driven
 from flowsim.solve.fixed_grid import BRIEF
 from flowsim.solve.initial import Beginning, begin
-from flowsim.solve.lanes import compile_lanes, map_lanes
+from flowsim.solve.interventions import Interventions, check_step
+from flowsim.solve.lanes import compile_lanes, map_lanes, padded
 from flowsim.solve.reduced import Solution, observe, solve_reduced
 from flowsim.solve.runge_kutta import State
 from flowsim.start import Start
@@ -39,6 +43,12 @@ def integrate(
     imbalance_ov: Any = None,
     imbalance_qk: Any = None,
     start: Start | None = None,
+    schedule: Any = None,
+    weight_decay_qk: Any = 0.0,
+    weight_decay_ov: Any = 0.0,
+    normalize: str | None = None,
+    step: Any = None,
+    order: int | None = None,
     tol: float = 1e-8,
     max_steps: int = MAX_STEPS,
 ) -> Trajectory:
@@ -63,6 +73,16 @@ def integrate(
             either sign; positive means that $W_O$ is the larger factor. By default 0.
         imbalance_qk: the same of a factorized query-key circuit, $W_K$ against $W_Q$.
         start: blocks or factors of the start, for any task, instead of `margin0` and `score_gap0`.
+        schedule: how the ratio changes: a `flowsim.schedules` object, or any function from gradient-flow time to a
+            factor of `ratio`.
+        weight_decay_qk: decay rate $\mu$ of the query-key circuit, $\dot B = -\eta (G + \mu B)$; of both factors, where
+            it has some. `flowsim.equilibrium` tells where it leads.
+        weight_decay_ov: the same of the output-value circuit.
+        normalize: `"qk"`, `"ov"` or `"both"`: the gradient of the circuit's matrices (of both factors together) is
+            divided by its Frobenius norm.
+        step: a finite learning rate: integrates the modified flow that gradient descent with this step follows.
+        order: of the modified flow: 1 (the default with `step`) leaves an error of order `step`$^2$, 2 of order
+            `step`$^3$; 0 is the flow itself.
         tol: tolerance: relative for the change of the score gap, relative or absolute (whichever is larger) for
             margins.
         max_steps: a lane that needs more steps keeps what it has and says so in its status.
@@ -93,9 +113,13 @@ def integrate(
         start=start,
     )
     field, parameters = begun.field, begun.parameters
+    interventions = Interventions.of(schedule, weight_decay_qk, weight_decay_ov, normalize)
+    step, order = check_step(step, order)
     y0, gap0 = _motion(begun)
 
-    if _validate.is_traced(ratios, grid, y0):
+    if interventions is not None or order:
+        solution = _solve_driven(begun, interventions, step, order, ratios, grid, tol, max_steps)
+    elif _validate.is_traced(ratios, grid, y0):
         batch = tuple(jnp.broadcast_to(y, ratios.shape) for y in y0)
         solution = _differentiable(field, parameters._replace(ratio=ratios), batch, jnp.asarray(grid), tol, max_steps)
     else:
@@ -113,13 +137,34 @@ def integrate(
         task=task,
         parameterization=parameterization,
         method="ode",
-        settings={**begun.settings, "tol": tol, "max_steps": max_steps},
+        settings={
+            **begun.settings,
+            **({} if interventions is None else interventions.plain),
+            **({"step": None if _validate.is_traced(step) else float(step), "order": order} if order else {}),
+            "tol": tol,
+            "max_steps": max_steps,
+        },
     )
     return trajectory.squeeze("ratio") if scalar else trajectory
 
 
 # Compiled as a whole also where the caller only differentiates or maps.
 _differentiable = jax.jit(solve_reduced, static_argnums=0)
+
+
+def _solve_driven(begun: Beginning, interventions, step, order, ratios, grid, tol, max_steps) -> Solution:
+    """Solves lanes under interventions or with finite steps."""
+    # numbers as arrays, so that new ones do not compile again
+    step, tol, max_steps = (jnp.asarray(number, dtype=float) for number in (step, tol, max_steps))
+    shared = (begun.parameters, begun.state, jnp.asarray(grid), interventions, step, tol, max_steps)
+    if _validate.is_traced(ratios, shared):
+        return _driven(begun.field, shared, order, ratios)
+    check_horizon(grid, interventions, order)
+    solve = functools.partial(_driven, begun.field, shared, order)
+    return map_lanes(solve, [ratios], min(padded(len(ratios)), DRIVEN_CHUNK))
+
+
+_driven = eqx.filter_jit(solve_driven)
 
 
 def _solve(field, parameters, ratios, y0, grid, tol, max_steps) -> Solution:
