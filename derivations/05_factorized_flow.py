@@ -71,7 +71,7 @@ def hidden_space() -> None:
 
 
 def chain_rule() -> None:
-    r"""Step 2. The factor flow is the gradient of the loss in the factors, each part in the metric of its representation.
+    r"""Step 2. The factor flow is the gradient of the loss in the factors, in the metric of each representation.
 
     (1/d) dL/dP, differentiated from the loss written out in the factors, is minus the velocity over eta. Compared at
     rational points, for structures with several groups, a shared query, the vocabulary head, an attended query.

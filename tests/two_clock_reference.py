@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.integrate import solve_ivp
+from scipy.special import expit
 
 from flowsim.task import Task
 
@@ -73,16 +74,15 @@ class TwoClocks(NamedTuple):
         def pace(log_time, clocks):
             w, theta = self.margin(clocks[0]), self.score_gap0 + self.score_gap_change(clocks[1])
             log_odds = np.log(m / n) + theta
-            off = 1 / (1 + np.exp(log_odds))
-            # t q, and what multiplies it
-            wrong = w - w * off
-            rate = (k - 1) * np.exp(log_time - max(wrong, 0.0)) / (np.exp(min(wrong, 0.0)) + (k - 1) * np.exp(-abs(wrong)) ** (wrong > 0))
-            alpha = 1 / (1 + np.exp(-log_odds))
+            alpha, off = expit(log_odds), expit(-log_odds)
+            # t q, with the small digits of alpha w
+            rate = np.exp(log_time - np.logaddexp((w - np.log(k - 1)) - off * w, 0.0))
             return [alpha * rate / (c * (k - 1)), ratio / k * alpha * off * rate * w]
 
         begin = min(log_times[0], -10.0) - 30.0
         first = np.exp(begin) * np.array(pace(0.0, [0.0, 0.0]))
-        path = solve_ivp(pace, (begin, log_times[-1]), first, "DOP853", log_times, rtol=tol, atol=1e-30)
+        with np.errstate(over="ignore", invalid="ignore"):  # steps that are tried and rejected
+            path = solve_ivp(pace, (begin, log_times[-1]), first, "DOP853", log_times, rtol=tol, atol=1e-30)
         assert path.success
         tau_v, tau_k = path.y
         change = self.score_gap_change(tau_k)

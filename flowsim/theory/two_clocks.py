@@ -89,7 +89,7 @@ class TwoClocks:
 
     @functools.cached_property
     def orbit(self) -> sp.Eq:
-        r"""$\tau_k + (m/n)\int_0^{\tau_k} e^\theta = c \int_0^{\tau_v} w$: time is eliminated, and the rest separates."""
+        r"""$\tau_k + (m/n)\int_0^{\tau_k} e^\theta = c \int_0^{\tau_v} w$: without time, all separates."""
         tau = sp.Symbol("tau", real=True)
         odds = self.collapsed.odds.subs(self.collapsed.score_gap, self.score_gap_on_clock.subs(TAU_K, tau))
         constant, growing = odds.as_independent(tau, as_Add=False)
