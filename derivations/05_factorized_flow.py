@@ -15,6 +15,7 @@ Run it: every step is asserted, and the formulas that it proves are printed.
 
 # SymPy's annotations are wider than what it returns.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportAssignmentType=false, reportReturnType=false
 
 import sympy as sp
 

@@ -19,6 +19,7 @@ Run it: every step is asserted, and the formulas that it proves are printed.
 
 # SymPy's annotations are wider than what it returns.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportIndexIssue=false
 
 from typing import cast
 

@@ -6,7 +6,8 @@ solve a linear equation: $P' = F u\, Q^\top$, $Q' = P^\top F u$. Everything here
 """
 
 # SymPy's annotations are wider than what it returns.
-# pyright: reportReturnType=false, reportArgumentType=false
+# pyright: reportReturnType=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOperatorIssue=false
 
 from __future__ import annotations
 
