@@ -13,6 +13,7 @@ $e^{-s}$: one step for about three units of $\ln t$.
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -191,6 +192,8 @@ def walk(
         The path.
     """
     end = readings[-1]
+    # logits are straight lines late in the flow, on which any step is exact; factors are square roots of them
+    late_growth = _LATE_GROWTH if measure.straight else math.inf
 
     def going(reading: Array, carry: _Carry) -> Array:
         behind = (carry.n_steps < _NODES - 1) | (carry.s[_NODES // 2] < reading)  # not in the middle of the points yet
@@ -199,7 +202,7 @@ def walk(
     def advance(carry: _Carry) -> _Carry:
         s = carry.s[-1]
         late = jnp.maximum(s - clock.spread - _UNIFORM, 0.0)
-        accurate = _STABLE * (spacing / _SPACING) * (1.0 + late / _LATE_GROWTH)
+        accurate = _STABLE * (spacing / _SPACING) * (1.0 + late / late_growth)
         widest = jnp.minimum(spacing * (1.0 + late / _GROWTH), jnp.minimum(accurate, _STABLE))
         parts = jnp.maximum(jnp.ceil((end - s) / widest), _NODES - 1.0 - carry.n_steps)
         h = (end - s) / parts

@@ -40,11 +40,13 @@ class Measure:
         gaps: how many observed coordinates, the first ones, are score gaps.
         displaced: base and change of the motion -> change of the observed coordinates, without cancellation.
         parts: factorized parts; if there are none, the motion is what is observed.
+        straight: whether the output-value circuit is integrated in its logits.
     """
 
     gaps: int
     displaced: Callable[[State, State], State]
-    parts: tuple[Factored, ...] = ()
+    parts: tuple[Factored, ...]
+    straight: bool
 
     def position(self, y: State) -> State:
         """The observed coordinates of a motion."""
@@ -105,7 +107,7 @@ def measure_of(field: CompiledField, parameters: Parameters) -> Measure:
                 tuple(tuple(q[h * columns : (h + 1) * columns]) for h in range(hidden)),
             )
         )
-    return Measure(gaps, functools.partial(_displaced, field, parameters), tuple(parts))
+    return Measure(gaps, functools.partial(_displaced, field, parameters), tuple(parts), flow.sides[1].circuit.closes)
 
 
 def largest(values: tuple[Array, ...] | list[Array], like: Array) -> Float[Array, "..."]:

@@ -23,6 +23,10 @@ from flowsim.theory.loss import CompositionLoss, Pair, composition_loss
 from flowsim.theory.printing import flow_text, latex_lines, readable
 from flowsim.theory.symbols import Mean
 from flowsim.theory.symmetry import Part, Reduction, reduce
+from flowsim.theory.two_clocks import TwoClocks, two_clocks
+
+# The flow that closes in margin and score gap; its clocks are those of every parameterization.
+COLLAPSED = "CACO"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,14 +219,18 @@ class Flow:
         return conserved_quantities(self)
 
     @functools.cached_property
-    def closed_form(self) -> ClosedForm | None:
+    def closed_form(self) -> ClosedForm | TwoClocks | None:
         """The two-clock solution of tasks with one distinct and one background group, or None."""
-        return closed_form(self) if self.closed_form_reason is None else None
+        if self.closed_form_reason is not None:
+            return None
+        if self.closes:
+            return closed_form(self)
+        return two_clocks(self, closed_form(derive(self.structure, COLLAPSED)))
 
     @property
     def closed_form_reason(self) -> str | None:
         """The sentence that says why there is no closed form, or None when there is one."""
-        return why_no_closed_form(self.structure, self.parameterization)
+        return why_no_closed_form(self.structure)
 
     def latex(self) -> str:
         """The equations as one LaTeX `aligned` environment."""
