@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from flowsim import plot
+    from flowsim import plot, schedules
     from flowsim.codegen import compile
     from flowsim.errors import FileProblem, InvalidInput, NoClosedForm
     from flowsim.laws import verify
     from flowsim.solve.descent import descend
+    from flowsim.solve.equilibrium import Equilibrium, equilibrium
     from flowsim.solve.exact import exact, time_to
     from flowsim.solve.ode import integrate
     from flowsim.start import Start
@@ -40,11 +41,14 @@ _HOME = {
     "Task": "flowsim.task",
     "Trajectory": "flowsim.trajectory",
     "compile": "flowsim.codegen",
+    "Equilibrium": "flowsim.solve.equilibrium",
     "derive": "flowsim.theory",
     "descend": "flowsim.solve.descent",
+    "equilibrium": "flowsim.solve.equilibrium",
     "exact": "flowsim.solve.exact",
     "integrate": "flowsim.solve.ode",
     "plot": "flowsim.plot",
+    "schedules": "flowsim.schedules",
     "time_to": "flowsim.solve.exact",
     "train": "flowsim.training",
     "verify": "flowsim.laws",
@@ -52,6 +56,7 @@ _HOME = {
 
 __all__ = [
     "BinomialContext",
+    "Equilibrium",
     "FileProblem",
     "FixedContext",
     "Group",
@@ -65,9 +70,11 @@ __all__ = [
     "compile",
     "derive",
     "descend",
+    "equilibrium",
     "exact",
     "integrate",
     "plot",
+    "schedules",
     "time_to",
     "train",
     "verify",
@@ -78,7 +85,7 @@ def __getattr__(name: str):
     if name not in _HOME:
         raise AttributeError(f"module 'flowsim' has no attribute {name!r}")
     module = importlib.import_module(_HOME[name])
-    value = module if name == "plot" else getattr(module, name)  # flowsim.plot is a package
+    value = module if name in ("plot", "schedules") else getattr(module, name)  # these two are modules
     globals()[name] = value
     return value
 

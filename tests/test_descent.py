@@ -311,7 +311,6 @@ def test_starts(reference_task):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"parameterization": "FAFO"}, ["FAFO", "CACO"]),
         ({"parameterization": "CACA"}, ["CACA", "CACO"]),
         ({"start": fs.Start(ov_standard=[1.0]), "margin0": 0.5}, ["start=", "margin0=0.5"]),
         ({"start": [1.0]}, ["start=", "flowsim.Start"]),
