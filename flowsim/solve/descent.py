@@ -133,10 +133,10 @@ def _descend(
         return Record(score_gap_change=moved, extra=extra, **seen._asdict()), jnp.exp(seen.log_loss)
 
     def lane(ratio: Float[Array, ""], lr: Float[Array, ""]) -> Run[Place, Record]:
-        velocity = driven_velocity(field, parameters._replace(ratio=ratio), interventions, state0)
+        velocity = driven_velocity(field, parameters._replace(ratio=ratio), interventions, state0, lr)
 
         def advance(place: Place) -> tuple[Place, Float[Array, ""]]:
-            step = lr * velocity(jnp.zeros(()), lr * place.step, place.change)
+            step = velocity(jnp.zeros(()), lr * place.step, place.change)
             return Place(place.change + step, place.step + 1), look(place)[1]
 
         return run_steps(advance, look, begin_run(Place(jnp.zeros_like(state0), jnp.zeros(())), outputs), gaps)

@@ -95,6 +95,7 @@ def driven_velocity(
     parameters: Parameters,
     interventions: Interventions | None,
     state0: Float[Array, " state"],
+    lr: Any = 1.0,
 ) -> Driven:
     """The velocity of the state under interventions.
 
@@ -103,6 +104,7 @@ def driven_velocity(
         parameters: the task's numbers with the ratio.
         interventions: what is changed; None for the plain flow.
         state0: the state at time 0.
+        lr: learning rate of the output-value circuit; 1 for the flow.
 
     Returns:
         A function of the logarithm of a rate, the time and the change of the state since time 0: the derivative of the
@@ -118,7 +120,7 @@ def driven_velocity(
         state = state0 + change
         blocks = blocks0 + pair.moved(state0, change)
         factor = 1.0 if schedule is None else schedule(time)
-        rates = parameters.ratio * factor, 1.0
+        rates = lr * parameters.ratio * factor, lr
         plain = None if all(normalized) else field.gradient(blocks, log_rate, parameters)
         moves = []
         for circuit, here, there, rate, unit, kind in (
