@@ -216,12 +216,13 @@ def test_invariant_along_the_orbit():
 def test_frozen_attention():
     """r = 0: Delta = ln(K-1) + ln omega(X/(K-1) - ln(K-1)), with X linear in time."""
     references = [Reference(ratio=0.0, score_gap0=gap, margin0=w) for gap in (-5.0, 0.0, 2.0) for w in (0.0, 0.5, -2.0)]
-    log_times = np.broadcast_to([-10.0, 0.0, 5.0, 12.0, 30.0], (len(references), 5))
+    references.append(Reference(ratio=0.0, score_gap0=-34.0))
+    log_times = np.broadcast_to([-10.0, 0.0, 5.0, 12.0, 30.0, 1000.0], (len(references), 6))
     advance, observed = solve(references, log_times)
     assert np.abs(observed["score_gap_change"]).max() == 0
     wrong = 3
     for reference, lane_advance in zip(references, advance, strict=True):
-        with mp.workdps(DIGITS):
+        with mp.workdps(2 * DIGITS):
             alpha = 1 / (1 + mp.exp(-reference.log_odds0))
             lead0 = alpha * mp.mpf(reference.margin0)
             for log_t, x in zip(log_times[0], lane_advance, strict=True):

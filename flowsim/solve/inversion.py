@@ -72,7 +72,7 @@ def log_time_at_advance(orbit: Orbit, advance: Points) -> Points:
     near = scale + jnp.log(jnp.exp(log_left - scale) + xi * place.mean(xi))
 
     def far(_):
-        end = tm.settled_end(orbit.spread(), advance, left, scale)
+        end = tm.end_of_integral(orbit.spread(), advance, left)
         return jnp.logaddexp(log_left, end.log_integral)
 
     return _with_gaps(time_map, place, near, width, far)
@@ -176,22 +176,22 @@ def _solve_gap(orbit: Orbit, place: tm.Place, log_time: Points, gap) -> Points:
     right = place.read(tm.TOTAL)
 
     def refine(carry):
-        count, x, low, high, slope, _ = carry
-        end = tm.end_of_integral(orbit, x, left, slope)
+        count, x, low, high, _ = carry
+        end = tm.end_of_integral(orbit, x, left)
         value = jnp.logaddexp(log_left, end.log_integral)
         error = log_time - value
         low, high = jnp.where(error >= 0, x, low), jnp.where(error <= 0, x, high)
         new = x + error * jnp.exp(value - end.log_rate)
         middle = jnp.where(jnp.isinf(high), 2 * low + 1, (low + high) / 2)
         new = jnp.where((new >= low) & (new <= high), new, middle)
-        return count + 1, new, low, high, end.slope, jnp.abs(new - x)
+        return count + 1, new, low, high, jnp.abs(new - x)
 
     def go_on(carry):
-        count, x, *_, step = carry  # three steps at least, so that the slope has settled
-        return (count < 3) | (count < _BRACKET_STEPS) & jnp.any(gap & (step > _BRACKET_ENOUGH * x))
+        count, x, *_, step = carry
+        return (count < _BRACKET_STEPS) & jnp.any(gap & (step > _BRACKET_ENOUGH * x))
 
-    guess = left + jnp.minimum(log_time - log_left, (right - left) / 2)
-    start = (0, guess, left, right, slope, jnp.full_like(left, jnp.inf))
+    guess = left + jnp.minimum((log_time - log_left) / jnp.where(slope > 0, slope, 1.0), (right - left) / 2)
+    start = (0, guess, left, right, jnp.full_like(left, jnp.inf))
     return jax.lax.while_loop(go_on, refine, start)[1]
 
 
@@ -234,12 +234,9 @@ def _log_time_partial(orbit: Orbit, tangent: Orbit, advance: Points, log_time: P
 
     # in gaps, and up to the foot of a peak: the end of the integral
     ends = jnp.concatenate([advance, foot[:, None]], axis=1)
-    left, width, log_left, scale = place.edges()
+    left, width, log_left, _ = place.edges()
     gap = width == 0
-    pad = ((0, 0), (0, 1))
-    end = tm.settled_end(
-        orbit.spread(), ends, jnp.pad(left, pad), jnp.pad(jnp.where(gap, scale, 1.0), pad, constant_values=1.0)
-    )
+    end = tm.end_of_integral(orbit.spread(), ends, jnp.pad(left, ((0, 0), (0, 1))))
     far = mean_tangent(orbit.spread(), tangent.spread(), end.nodes, end.shares)
 
     # in panels: what comes from the panels before, and the part of the last one
