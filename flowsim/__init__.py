@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flowsim.laws import verify
     from flowsim.solve.descent import descend
     from flowsim.solve.exact import exact, time_to
+    from flowsim.solve.inverse_design import ratio_for
     from flowsim.solve.ode import integrate
     from flowsim.start import Start
     from flowsim.status import Status
@@ -45,6 +46,7 @@ _HOME = {
     "exact": "flowsim.solve.exact",
     "integrate": "flowsim.solve.ode",
     "plot": "flowsim.plot",
+    "ratio_for": "flowsim.solve.inverse_design",
     "time_to": "flowsim.solve.exact",
     "train": "flowsim.training",
     "verify": "flowsim.laws",
@@ -68,6 +70,7 @@ __all__ = [
     "exact",
     "integrate",
     "plot",
+    "ratio_for",
     "time_to",
     "train",
     "verify",

@@ -239,12 +239,12 @@ def _numbers(task: Task, parameterization: str, given: dict[str, Any]) -> tuple[
         if _validate.is_traced(value) and jnp.ndim(value):
             raise InvalidInput(f"{name} has shape {jnp.shape(value)}; give a single number (jax.vmap takes more).")
     start = line_start(parameterization, **given)
-    _check_start(parameterization, start)
+    check_start(parameterization, start)
     orbit = orbit_per_ratio(parameterization, found, start)
     return Numbers(orbit, math.log(found.distinct_types), start.score_gap0), start
 
 
-def _check_start(parameterization: str, start: LineStart) -> None:
+def check_start(parameterization: str, start: LineStart) -> None:
     """Refuses negative margins that the closed form cannot follow."""
     if _validate.is_traced(*start) or start.margin0 >= 0:
         return
