@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flowsim.laws import verify
     from flowsim.solve.descent import descend
     from flowsim.solve.exact import exact, time_to
+    from flowsim.solve.frozen import fixed_attention, frozen_gate, sharpening_incentive
     from flowsim.solve.inverse_design import ratio_for
     from flowsim.solve.ode import integrate
     from flowsim.start import Start
@@ -44,9 +45,12 @@ _HOME = {
     "derive": "flowsim.theory",
     "descend": "flowsim.solve.descent",
     "exact": "flowsim.solve.exact",
+    "fixed_attention": "flowsim.solve.frozen",
+    "frozen_gate": "flowsim.solve.frozen",
     "integrate": "flowsim.solve.ode",
     "plot": "flowsim.plot",
     "ratio_for": "flowsim.solve.inverse_design",
+    "sharpening_incentive": "flowsim.solve.frozen",
     "time_to": "flowsim.solve.exact",
     "train": "flowsim.training",
     "verify": "flowsim.laws",
@@ -68,9 +72,12 @@ __all__ = [
     "derive",
     "descend",
     "exact",
+    "fixed_attention",
+    "frozen_gate",
     "integrate",
     "plot",
     "ratio_for",
+    "sharpening_incentive",
     "time_to",
     "train",
     "verify",

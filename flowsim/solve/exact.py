@@ -86,8 +86,8 @@ def exact(
     names = [str(parameterization)] if isinstance(parameterization, str) else list(parameterization)
     if not names:
         raise InvalidInput("parameterization=[] is empty; give at least one name.")
-    lanes, scalar = _lanes("ratio", ratio, minimum=0.0)
-    index, grid = _grid(times=times, log_times=log_times, margins=margins, losses=losses, log_losses=log_losses)
+    lanes, scalar = lanes_of("ratio", ratio, minimum=0.0)
+    index, grid = grid_of(times=times, log_times=log_times, margins=margins, losses=losses, log_losses=log_losses)
     runs = [_run(task, name, given, lanes, index, grid) for name in names]
     several = not isinstance(parameterization, str)
     if several:
@@ -99,13 +99,13 @@ def exact(
 
 def _run(task: Task, parameterization: str, given: dict[str, Any], lanes, index: str, grid) -> Trajectory:
     """The trajectory of one parameterization."""
-    numbers, start = _numbers(task, parameterization, given)
+    numbers, start = numbers_of(task, parameterization, given)
     solve = functools.partial(_solve, index, numbers, grid)
     if _validate.is_traced(lanes, tuple(start), grid):
         solution = solve(lanes)
     else:
         solution = map_lanes(solve, [lanes])
-        _check_reachable(index, grid, solution)
+        check_reachable(index, grid, solution)
     if index == "log_time":
         solution = solution._replace(log_time=jnp.asarray(grid))
     return Trajectory(
@@ -171,8 +171,8 @@ def time_to(
         InvalidInput: naming the argument, its value and the fix; also if a value is never reached.
     """
     _jax.require_x64()
-    lanes, scalar_ratio = _lanes("ratio", ratio, minimum=0.0)
-    numbers, start = _numbers(
+    lanes, scalar_ratio = lanes_of("ratio", ratio, minimum=0.0)
+    numbers, start = numbers_of(
         task,
         parameterization,
         {"margin0": margin0, "score_gap0": score_gap0, "imbalance_ov": imbalance_ov, "imbalance_qk": imbalance_qk},
@@ -183,7 +183,7 @@ def time_to(
         got = " and ".join(f"{name}=" for name in named) or "none of them"
         raise InvalidInput(f"give exactly one of attention=, margin=, loss=; got {got}.")
     (name,) = named
-    targets, scalar_target = _lanes(name, given[name], **({} if name == "margin" else {"above": 0.0}))
+    targets, scalar_target = lanes_of(name, given[name], **({} if name == "margin" else {"above": 0.0}))
     if name == "attention" and not _validate.is_traced(targets) and targets.max() >= 1:
         raise InvalidInput(f"attention={targets.max():.17g} is never reached; give values below 1.")
 
@@ -219,10 +219,10 @@ def _solve(index: str, numbers: Numbers, grid: Float[Array, " times"], ratio: Fl
         observed = observe(index, orbit, numbers.log_types, numbers.score_gap0, points)
         return observed._replace(log_time=None) if index == "log_time" else observed
 
-    return _blockwise(solve, ratio)
+    return blockwise(solve, ratio)
 
 
-def _blockwise(solve: Callable[[Float[Array, " lanes"]], Any], ratio: Float[Array, " lanes"]):
+def blockwise(solve: Callable[[Float[Array, " lanes"]], Any], ratio: Float[Array, " lanes"]):
     """Solves blocks of lanes one after the other."""
     lanes = ratio.shape[0]
     if lanes <= _BLOCK:
@@ -233,7 +233,7 @@ def _blockwise(solve: Callable[[Float[Array, " lanes"]], Any], ratio: Float[Arra
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:lanes], result)
 
 
-def _numbers(task: Task, parameterization: str, given: dict[str, Any]) -> tuple[Numbers, LineStart]:
+def numbers_of(task: Task, parameterization: str, given: dict[str, Any]) -> tuple[Numbers, LineStart]:
     found = closed_form_parameters(task, parameterization)
     for name, value in given.items():
         if _validate.is_traced(value) and jnp.ndim(value):
@@ -260,7 +260,7 @@ def check_start(parameterization: str, start: LineStart) -> None:
         )
 
 
-def _lanes(name: str, value, **bounds) -> tuple[Any, bool]:
+def lanes_of(name: str, value, **bounds) -> tuple[Any, bool]:
     if not _validate.is_traced(value):
         return _validate.lane_values(name, value, **bounds)
     array = jnp.asarray(value, dtype=float)
@@ -269,7 +269,7 @@ def _lanes(name: str, value, **bounds) -> tuple[Any, bool]:
     return jnp.atleast_1d(array), array.ndim == 0
 
 
-def _grid(**given) -> tuple[str, Any]:
+def grid_of(**given) -> tuple[str, Any]:
     """Which way the points are given, and the points."""
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
@@ -302,7 +302,7 @@ _INDEX = {
 }
 
 
-def _check_reachable(index: str, points: np.ndarray, solution: Observed) -> None:
+def check_reachable(index: str, points: np.ndarray, solution: Observed) -> None:
     """Refuses points of progress before the start."""
     missing = np.isnan(np.asarray(solution.margin)).any(axis=0)
     if index != "log_time" and missing.any():

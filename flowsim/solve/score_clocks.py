@@ -58,6 +58,10 @@ class AbstractScoreClock(eqx.Module):
     def pace(self) -> Float[Array, " lanes"]:
         r"""One over a drive that moves attention a little from its start."""
 
+    @abc.abstractmethod
+    def ungated(self, drive: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        r"""How far $\theta$ would move if attention stayed what it was at the start: $\tau = (1 - \alpha_0) E$."""
+
     def with_partials(self) -> "AbstractScoreClock":
         """The clock with what derivatives with respect to its fields need, if that is worth preparing."""
         return self
@@ -94,6 +98,41 @@ class CollapsedScore(AbstractScoreClock):
     def pace(self) -> Float[Array, " lanes"]:
         r"""$1 - \alpha_0$."""
         return jax.nn.sigmoid(-self.log_odds0)
+
+    def ungated(self, drive: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        r"""$(1 - \alpha_0) D$."""
+        return jax.nn.sigmoid(-self.log_odds0) * drive
+
+
+class FrozenScore(AbstractScoreClock):
+    r"""Attention that stays what it is, whatever the drive; $\ln y_0 = \infty$ is attention 1."""
+
+    log_odds0: Float[Array, " lanes"]
+
+    def change(self, drive: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """0."""
+        return jnp.zeros_like(drive + self.log_odds0)
+
+    def after(self, drive: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """As at the start."""
+        return self.log_odds0 + self.change(drive)
+
+    def slope(self, drive: Float[Array, "*shape"], rest: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """0."""
+        del rest
+        return self.change(drive)
+
+    def drive_of_change(self, change: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """No drive changes anything."""
+        return jnp.full_like(change + self.log_odds0, jnp.nan)
+
+    def pace(self) -> Float[Array, " lanes"]:
+        """0."""
+        return jnp.zeros_like(self.log_odds0)
+
+    def ungated(self, drive: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """0."""
+        return self.change(drive)
 
 
 class FactorizedScore(AbstractScoreClock):
@@ -140,6 +179,11 @@ class FactorizedScore(AbstractScoreClock):
     def pace(self) -> Float[Array, " lanes"]:
         """From the table's own unit."""
         return jax.nn.sigmoid(-self.log_odds0) / self.shared.content[1].unit
+
+    def ungated(self, drive: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """The sum of exponentials itself."""
+        motion = score_table.motion_of(self.shared.content[0], _of_one_lane(self._numbers()))
+        return motion.change(jax.nn.sigmoid(-self.log_odds0) * drive)
 
     def with_partials(self) -> "FactorizedScore":
         """With the table as a function of the start, and its derivatives."""

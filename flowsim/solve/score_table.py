@@ -129,7 +129,8 @@ class _Motion(NamedTuple):
         return self.rest0 + jnp.exp(self.change(clock) + self.log_attention0)
 
 
-def _motion(drives: Drives, start: ScoreStart) -> _Motion:
+def motion_of(drives: Drives, start: ScoreStart) -> _Motion:
+    """The circuit on its own clock, from the balanced split of each block on the line."""
     gain = jnp.sum(drives.weights * drives.speeds)
     b0 = drives.speeds * (start.score_gap0 / gain)
     half = jnp.abs(start.imbalance) / 2
@@ -166,7 +167,7 @@ def build(drives: Drives, start: ScoreStart) -> Table:
     Returns:
         The table; its panels end early (see `end`) should they be too few.
     """
-    motion = _motion(drives, start)
+    motion = motion_of(drives, start)
     frozen = jax.lax.stop_gradient(motion)
     unit = 1 / (2 * jnp.max(drives.speeds) + frozen.pace(jnp.zeros(())))
 
