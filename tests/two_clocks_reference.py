@@ -74,7 +74,7 @@ class TwoClocks:
         for times, square in self._drives:
             speed = mp.sqrt(square)
             b0 = speed * mp.mpf(self.score_gap0) / self.gain
-            h = mp.sqrt(b0**2 + mp.mpf(self.imbalance_qk) ** 2 / 4)
+            h = mp.sqrt(b0**2 + mp.mpf(self.imbalance_qk) ** 2 / 4) if self.imbalance_qk else abs(b0)
             blocks.append((times * speed / self.classes, b0, h, 2 * speed))
         return blocks
 
@@ -83,7 +83,7 @@ class TwoClocks:
         if self.parameterization[0] == "C":
             return self.gain * clock
         return sum(
-            weight * (b0 * (mp.cosh(speed * clock) - 1) + h * mp.sinh(speed * clock))
+            weight * ((b0 + h) * mp.expm1(speed * clock) + (b0 - h) * mp.expm1(-speed * clock)) / 2
             for weight, b0, h, speed in self._blocks
         )
 
@@ -91,7 +91,7 @@ class TwoClocks:
         if self.parameterization[0] == "C":
             return self.gain
         return sum(
-            weight * speed * (b0 * mp.sinh(speed * clock) + h * mp.cosh(speed * clock))
+            weight * speed * ((b0 + h) * mp.exp(speed * clock) - (b0 - h) * mp.exp(-speed * clock)) / 2
             for weight, b0, h, speed in self._blocks
         )
 
