@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from flowsim.solve.descent import descend
     from flowsim.solve.equilibrium import Equilibrium, equilibrium
     from flowsim.solve.exact import exact, time_to
+    from flowsim.solve.frozen import fixed_attention, frozen_gate, sharpening_incentive
+    from flowsim.solve.inverse_design import ratio_for
     from flowsim.solve.ode import integrate
     from flowsim.start import Start
     from flowsim.status import Status
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 # name -> module that defines it
 _HOME = {
     "BinomialContext": "flowsim.task",
+    "Equilibrium": "flowsim.solve.equilibrium",
     "FileProblem": "flowsim.errors",
     "FixedContext": "flowsim.task",
     "Group": "flowsim.task",
@@ -41,13 +44,16 @@ _HOME = {
     "Task": "flowsim.task",
     "Trajectory": "flowsim.trajectory",
     "compile": "flowsim.codegen",
-    "Equilibrium": "flowsim.solve.equilibrium",
     "derive": "flowsim.theory",
     "descend": "flowsim.solve.descent",
     "equilibrium": "flowsim.solve.equilibrium",
     "exact": "flowsim.solve.exact",
+    "fixed_attention": "flowsim.solve.frozen",
+    "frozen_gate": "flowsim.solve.frozen",
     "integrate": "flowsim.solve.ode",
     "plot": "flowsim.plot",
+    "ratio_for": "flowsim.solve.inverse_design",
+    "sharpening_incentive": "flowsim.solve.frozen",
     "schedules": "flowsim.schedules",
     "time_to": "flowsim.solve.exact",
     "train": "flowsim.training",
@@ -72,9 +78,13 @@ __all__ = [
     "descend",
     "equilibrium",
     "exact",
+    "fixed_attention",
+    "frozen_gate",
     "integrate",
     "plot",
+    "ratio_for",
     "schedules",
+    "sharpening_incentive",
     "time_to",
     "train",
     "verify",

@@ -24,7 +24,7 @@ from flowsim.task import Task
 LANE_AXES = ("parameterization", "ratio", "lr", "seed")
 OBSERVABLES = ("margin", "score_gap", "score_gap_change", "log_odds", "log_error", "log_loss")
 _LANE_ARRAYS = (*OBSERVABLES, "status", "n_steps", "margins", "scores", "log_attentions")
-METHODS = ("exact", "ode", "descent", "training", "given")
+METHODS = ("exact", "frozen-gate", "ode", "descent", "training", "given")
 
 
 class Settings(Mapping):
@@ -81,7 +81,7 @@ class Trajectory(eqx.Module):
         coords: values along each lane axis (and of each scalar that dropped its axis).
         task: the task, if known.
         parameterization: CACO, FACO, CAFO or FAFO.
-        method: `"exact"`, `"ode"`, `"descent"`, `"training"` or `"given"`.
+        method: `"exact"`, `"frozen-gate"`, `"ode"`, `"descent"`, `"training"` or `"given"`.
         settings: plain values that, with the task, reproduce the trajectory; versions are added when it is saved.
     """
 
@@ -192,6 +192,11 @@ class Trajectory(eqx.Module):
         if axis in self.coords:
             value = self.coords[axis]
             changes["coords"] = {**self.coords, axis: value[i]}
+            if axis == "parameterization":  # the settings of several parameterizations are lists
+                changes["parameterization"] = str(value[i])
+                changes["settings"] = {
+                    name: value[i] if isinstance(value, tuple) else value for name, value in self.settings.items()
+                }
         return dataclasses.replace(self, **changes)
 
     def to_xarray(self):
