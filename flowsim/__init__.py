@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from flowsim import plot
+    from flowsim.balancedness import balanced_factors, preconditioner
     from flowsim.codegen import compile
     from flowsim.errors import FileProblem, InvalidInput, NoClosedForm
     from flowsim.laws import verify
@@ -39,12 +40,14 @@ _HOME = {
     "Status": "flowsim.status",
     "Task": "flowsim.task",
     "Trajectory": "flowsim.trajectory",
+    "balanced_factors": "flowsim.balancedness",
     "compile": "flowsim.codegen",
     "derive": "flowsim.theory",
     "descend": "flowsim.solve.descent",
     "exact": "flowsim.solve.exact",
     "integrate": "flowsim.solve.ode",
     "plot": "flowsim.plot",
+    "preconditioner": "flowsim.balancedness",
     "time_to": "flowsim.solve.exact",
     "train": "flowsim.training",
     "verify": "flowsim.laws",
@@ -62,12 +65,14 @@ __all__ = [
     "Status",
     "Task",
     "Trajectory",
+    "balanced_factors",
     "compile",
     "derive",
     "descend",
     "exact",
     "integrate",
     "plot",
+    "preconditioner",
     "time_to",
     "train",
     "verify",
