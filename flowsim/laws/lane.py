@@ -1,7 +1,7 @@
 """One run of a trajectory as plain NumPy arrays, with what is known about it."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ class Lane:
         log_odds: logit of the attention.
         margin0: margin at the start.
         score_gap0: score gap at the start.
+        imbalance_ov: imbalance of the output-value circuit's factors, 0 for a collapsed circuit.
+        imbalance_qk: the same of the query-key circuit's.
         data_error: relative error that the numbers may carry.
     """
 
@@ -48,6 +50,8 @@ class Lane:
     log_odds: np.ndarray
     margin0: float
     score_gap0: float
+    imbalance_ov: float
+    imbalance_qk: float
     data_error: float
 
     @property
@@ -88,6 +92,8 @@ def lanes(trajectory: Trajectory) -> Iterator[Lane]:
             log_time=log_time[index],
             margin0=_start(settings.get("margin0"), own["margin"][np.isneginf(log_time[index])], index, shape),
             score_gap0=_start(settings.get("score_gap0"), own["score_gap"] - own["score_gap_change"], index, shape),
+            imbalance_ov=_setting(settings, "imbalance_ov", index, shape),
+            imbalance_qk=_setting(settings, "imbalance_qk", index, shape),
             data_error=_data_error(trajectory),
             **own,
         )
@@ -99,6 +105,12 @@ def _start(setting, recorded: np.ndarray, index: tuple[int, ...], shape: tuple[i
         return float(np.broadcast_to(np.asarray(setting, dtype=np.float64), shape)[index])
     known = recorded[np.isfinite(recorded)]
     return float(known[0]) if known.size else 0.0
+
+
+def _setting(settings: Mapping[str, Any], name: str, index: tuple[int, ...], shape: tuple[int, ...]) -> float:
+    """A number of the start, one for all lanes or one for each; 0 where none is recorded."""
+    value = settings.get(name)
+    return 0.0 if value is None else float(np.broadcast_to(np.asarray(value, dtype=np.float64), shape)[index])
 
 
 def _data_error(trajectory: Trajectory) -> float:

@@ -6,7 +6,8 @@ from matplotlib.figure import Figure
 
 from flowsim.errors import InvalidInput
 from flowsim.laws.lane import Lane, lanes
-from flowsim.laws.predictions import Numbers, Prediction, numbers, predictions
+from flowsim.laws.numbers import Numbers, numbers
+from flowsim.laws.predictions import Prediction, predictions
 from flowsim.plot import style
 from flowsim.theory.growth import BEFORE, MARGIN, ODDS, SATURATED, SCORE_GAP
 from flowsim.trajectory import Trajectory
