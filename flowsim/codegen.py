@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from flowsim import _emit, _jax, _logdomain, _observe
+from flowsim._checks import show
 from flowsim._observe import Observables
 from flowsim.errors import InvalidInput
 from flowsim.task import Task
@@ -223,7 +224,6 @@ class CompiledField(eqx.Module):
         return tuple(block.circuit == "qk" for block in self.flow.reduction.blocks)
 
 
-@functools.cache
 def compile(flow: Flow) -> CompiledField:
     """Compiles a symbolic flow to a JAX vector field.
 
@@ -238,7 +238,12 @@ def compile(flow: Flow) -> CompiledField:
     """
     _jax.require_x64()
     if not isinstance(flow, Flow):
-        raise InvalidInput(f"flow={flow!r} must be a flow; pass what flowsim.derive returned.")
+        raise InvalidInput(f"flow={show(flow)} must be a flow; pass what flowsim.derive returned.")
+    return _field(flow)
+
+
+@functools.cache
+def _field(flow: Flow) -> CompiledField:
     return CompiledField(flow)
 
 

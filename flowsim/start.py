@@ -46,9 +46,11 @@ class Start:
         listed = []
         for name, values in given.items():
             array = _validate.numeric_array(f"Start {name}", values)
+            if array.ndim > 1:
+                raise InvalidInput(f"Start {name} has shape {array.shape}; give a one-dimensional list.")
             numbers = tuple(float(value) for value in array.reshape(-1))
             if not all(math.isfinite(number) for number in numbers):
-                raise InvalidInput(f"Start {name}={values!r} must hold finite numbers.")
+                raise InvalidInput(f"Start {name}={_validate.show(values)} must hold finite numbers.")
             listed.append((name, numbers))
         object.__setattr__(self, "blocks", tuple(listed))
 

@@ -3,7 +3,6 @@
 import importlib.metadata
 import json
 import os
-import pathlib
 import platform
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 import flowsim
-from flowsim._files import atomic_path
+from flowsim._files import as_path, atomic_path
 from flowsim.errors import FileProblem, InvalidInput
 from flowsim.task import Task
 from flowsim.trajectory import METHODS, OBSERVABLES, Trajectory
@@ -120,7 +119,7 @@ def save(trajectory: Trajectory, path: str | os.PathLike, *, overwrite: bool = F
         FileProblem: if the name does not end in .nc, the file exists and `overwrite` is false, or the folder is
             missing.
     """
-    path = pathlib.Path(path)
+    path = as_path(path)
     if path.suffix != ".nc":
         raise FileProblem(f"path={str(path)!r} must end in .nc.")
     if path.exists() and not overwrite:
@@ -135,7 +134,11 @@ def load(path: str | os.PathLike) -> Trajectory:
     Raises:
         FileProblem: if it is missing, truncated, or not one of flowsim's.
     """
-    path = pathlib.Path(path)
+    path = as_path(path)
+    if path.is_dir():
+        inside = ", ".join(sorted(item.name for item in path.glob("*.nc")))
+        fix = f"give one of its files: {inside}" if inside else "give a file that Trajectory.save wrote"
+        raise FileProblem(f"{str(path)!r} is a folder, not a trajectory file; {fix}.")
     if not path.is_file():
         raise FileProblem(f"trajectory file {str(path)!r} does not exist; check the path.")
     try:

@@ -69,7 +69,7 @@ class TwoClocks:
         shared = task.query == "shared"
         gain = 1 / c + (0 if null else (k if shared else 1) / other.types)
         self.strength = ratio * c * (k - 1) / k
-        self.rate = imbalance_ov
+        self.rate = abs(imbalance_ov)
         if name[0] == "C":
             self.gap = CollapsedGap(gain, self.log_base + self.gap0)
         else:
@@ -113,6 +113,7 @@ class TwoClocks:
         first = np.minimum(0.5 / (attention * speed)[:, None], span / 60)
         edges = np.minimum(first * np.concatenate([[0.0], np.cumsum(1.35 ** np.arange(75))]), span)
         edges[:, -1] = span[:, 0]
+        edges = np.maximum(edges, 0)
         low, high = edges[:, :-1, None], edges[:, 1:, None]
         terms = self.log_rate(self.margin_before(w[:, None, None], low + (high - low) * UNIT))
         top = terms.max((1, 2))

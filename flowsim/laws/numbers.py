@@ -18,6 +18,7 @@ from flowsim.laws.lane import Lane
 from flowsim.solve.closed_form import ClosedFormParameters, closed_form_parameters
 from flowsim.task import Task
 
+_UNDERIVED = "no growth law is derived for this task"
 # Beyond these the powers in the laws leave float64.
 _EXTREME_LOG_ODDS = 60.0
 _EXTREME_RHO = 1e50
@@ -117,7 +118,7 @@ def numbers(lane: Lane) -> Numbers | Unknown:
         constants = closed_form_parameters(task)
     except NoClosedForm as refusal:
         fact = str(refusal).removeprefix("No closed form: ").partition(";")[0]
-        return Unknown(_cap(task) or f"no prediction for this task: {fact}", judge_exponent=False)
+        return Unknown(_cap(task) or f"{_UNDERIVED}: {fact}; the numbers are only measured", judge_exponent=False)
     if lane.ratio is None:
         return Unknown("no ratio is attached, so no constant is predicted", judge_exponent=True)
     log_odds0 = constants.log_base_odds + lane.score_gap0
@@ -191,7 +192,7 @@ def _cap(task: Task) -> str:
     if not 0 < without < 1:
         return ""
     return (
-        f"the context caps attention: with probability {without:.3g} a sequence has no distinct token, so attention "
-        f"stays below {1 - without:.6g} (odds below {(1 - without) / without:.6g}) and the loss above "
-        f"{without * math.log(task.classes):.3g}; growth without bound is not to be expected and no law is broken"
+        f"the law does not apply, since the context caps attention: with probability {without:.3g} a sequence has no "
+        f"distinct token, so attention stays below {1 - without:.6g} (odds below {(1 - without) / without:.6g}) and "
+        f"the loss above {without * math.log(task.classes):.3g}; nothing can grow without bound and no law is broken"
     )

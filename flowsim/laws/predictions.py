@@ -171,11 +171,12 @@ def _saturated_factorized(l: np.ndarray, known: Numbers, score: FactorizedScore)
         log_force = np.log(np.where(force > 0, force, np.nan))
     clock, tower = score.saturated(log_force, math.log(known.base_odds))
     gap, slope, *higher = tower
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         n1, n2, n3 = (value / slope ** (k + 2) for k, value in enumerate(higher))
         valid = (n1 * gap > _FACTORIZED) & (l > 1)
         odds = slope * force
-        drive = (np.abs(clock) + _start_drive(known, score)) / force
+        share = (np.abs(clock) + _start_drive(known, score)) / force
+        drive = np.where(share < 1, -np.log1p(-share), np.inf)
     return _Frame(
         l=np.where(valid, l, np.nan),
         margin=margin,

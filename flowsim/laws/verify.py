@@ -14,7 +14,7 @@ from flowsim.laws.judge import Judgement
 from flowsim.laws.lane import Lane, lanes
 from flowsim.laws.numbers import Numbers, Unknown, numbers
 from flowsim.laws.predictions import predictions, readable_range
-from flowsim.laws.report import EXACT_LAW, PAPER_CLAIM, Crossing, Report, Row
+from flowsim.laws.report import EXACT_LAW, PAPER_CLAIM, UNDERIVED, Crossing, Report, Row
 from flowsim.theory.growth import BEFORE, MARGIN, ODDS, SATURATED, SCORE_GAP, GrowthLaw, growth_laws
 from flowsim.trajectory import Trajectory
 
@@ -28,7 +28,7 @@ def verify(trajectory: Trajectory) -> Report:
     Each lane gets rows of two kinds. `exact-law` rows test what the exact flow of its parameterization says. CACO:
     margin $\log t$ with constant 1, odds $\log^2 t$ with constant $\rho/2$, score gap $\log\log t$ once attention is
     saturated and $\log^2 t$ before. FACO: odds $\log^2 t \log\log t$; CAFO: odds $\log t$; FAFO: odds
-    $\log t \log\log t$.
+    $\log t \log\log t$. On tasks for which no law is derived, rows `not derived` only measure the same.
     `paper-claim` rows test how the paper puts it: output-value scalar $\log t$, query-key scalar $\log^2 t$, read as
     the score gap and as the odds.
 
@@ -146,7 +146,7 @@ def _unpredicted(lane: Lane, why: Unknown) -> Iterator[Row]:
     if not why.judge_exponent:
         judged = {observable: _undecided(judgement, why) for observable, judgement in judged.items()}
         odds, gap = _undecided(odds, why), _undecided(gap, why)
-    yield from _unpredicted_rows(lane, judged, odds, gap)
+    yield from _unpredicted_rows(lane, judged, odds, gap, EXACT_LAW if why.judge_exponent else UNDERIVED)
 
 
 def _undecided(judgement: Judgement, why: Unknown) -> Judgement:
@@ -154,9 +154,11 @@ def _undecided(judgement: Judgement, why: Unknown) -> Judgement:
     return Judgement("undecided", why.reason, judgement.exponent, judgement.constant, judgement.window)
 
 
-def _unpredicted_rows(lane: Lane, judged: dict[str, Judgement], odds: Judgement, gap: Judgement) -> Iterator[Row]:
+def _unpredicted_rows(
+    lane: Lane, judged: dict[str, Judgement], odds: Judgement, gap: Judgement, kind: str = EXACT_LAW
+) -> Iterator[Row]:
     for law in _forms(lane):
-        yield _row(lane, law.name, EXACT_LAW, (law.observable, SATURATED), judged[law.observable])
+        yield _row(lane, law.name, kind, (law.observable, SATURATED), judged[law.observable])
     for (observable, name), claim in zip(_CLAIMS, (judged[MARGIN], odds, gap), strict=True):
         yield _row(lane, name, PAPER_CLAIM, (observable, SATURATED), claim)
 

@@ -12,10 +12,13 @@ from flowsim.plot import style
 from flowsim.theory.growth import BEFORE, MARGIN, ODDS, SATURATED, SCORE_GAP
 from flowsim.trajectory import Trajectory
 
+Laws = dict[tuple[str, str], Prediction]
 _THEORY = {"color": "black", "lw": 0.8, "ls": (0, (4, 3))}
 _EARLY = {"color": "black", "lw": 0.8, "ls": (0, (5, 2))}
 _LATE = {"color": "black", "lw": 1.0, "ls": (0, (1, 1.5))}
 _CROSSING = {"marker": "D", "ms": 5, "mfc": "white", "mew": 1.3, "ls": ""}
+_ROUNDING = 1e-15  # distances from 1 below this are float64's
+_ROOM = 1.1  # the last time is not to stand on the frame
 _TRUSTED = 0.05  # corrections are drawn where theory leaves out less than this
 
 
@@ -34,6 +37,7 @@ def growth_constants(trajectory: Trajectory) -> Figure:
     """
     runs = _predicted(trajectory)
     colour = style.colours([lane.ratio for lane, _, _ in runs])
+    overlaid, words = style.overlaid(len(runs))
     with style.style():
         figure, axes = style.panels(2, 2, height=2.3)
         for column, (observable, title, symbol) in enumerate(
@@ -43,7 +47,8 @@ def growth_constants(trajectory: Trajectory) -> Figure:
             )
         ):
             above, below = axes[:, column]
-            for lane, known, laws in runs:
+            least = 1e-3
+            for number, (lane, known, laws) in enumerate(runs):
                 law = laws[observable, SATURATED]
                 measured = _measured_constant(lane, known, observable)
                 predicted = np.where(law.remainder <= _TRUSTED, law.predicted / law.scale, np.nan)
@@ -51,21 +56,26 @@ def growth_constants(trajectory: Trajectory) -> Figure:
                     (above, measured, predicted),
                     (below, np.abs(measured - 1), np.abs(predicted - 1)),
                 ):
-                    ax.plot(lane.log_time, shown, color=colour[lane.ratio])
-                    ax.plot(lane.log_time, theory, **_THEORY, zorder=3)
+                    style.curve(ax, lane.log_time, shown, color=colour[lane.ratio])
+                    if number in overlaid:
+                        style.curve(ax, lane.log_time, theory, few="x", **_THEORY, zorder=3)
+                least = np.nanmin(np.abs(predicted - 1), initial=least)
             above.axhline(1, color=style.GREY, lw=0.8, zorder=1)
-            above.set_ylim(0, 2.2)
+            if observable == MARGIN:
+                above.set_ylim(0, 2.2)  # the constant is 1/alpha0 before saturation, 2 for balanced counts
+            else:
+                above.set_yscale("log")
             above.set_title(title, loc="left")
             above.set_ylabel(symbol)
             below.set_yscale("log")
-            below.set_ylim(bottom=1e-12, top=3)
+            below.set_ylim(bottom=max(least / 3, _ROUNDING))
             below.set_title("distance from 1", loc="left")
             below.set_ylabel("|" + symbol + r"$\;-\;1$|")
             below.set_xlabel(style.LOG_TIME + r"   ($l = \ln(t/C)$)")
         _log_time_axes(axes, runs, first=1.0)
         style.letters(list(axes.ravel()))
-        entries = [style.key(style.ratio_label(r), color=colour[r]) for r in sorted(_ratios(runs))]
-        entries.append(style.key("theory: leading term and first correction", **_THEORY))
+        entries = style.ratio_keys(figure, list(_ratios(runs)), colour)
+        entries.append(style.key(f"theory: leading term and first correction{words.replace('theory ', '')}", **_THEORY))
         style.legend(figure, entries, per_row=6)
     return figure
 
@@ -94,29 +104,32 @@ def score_gap_regimes(trajectory: Trajectory) -> Figure:
     """
     runs = _predicted(trajectory)
     colour = style.colours([lane.ratio for lane, _, _ in runs])
+    shown = np.concatenate([_gap(lane)[lane.log_time >= _FIRST_LOG_TIME] for lane, _, _ in runs])
+    if not np.isfinite(shown).any():
+        raise InvalidInput(f"the score gap cannot be drawn: none is above its start after ln t = {_FIRST_LOG_TIME:g}.")
+    overlaid, words = style.overlaid(len(runs))
     with style.style():
         figure, axes = style.panels(1, 2, height=3.1)
         left, right = axes[0]
-        for lane, known, laws in runs:
-            _regimes(left, lane, known, laws, colour[lane.ratio])
-            _local_exponent(right, lane, known, laws, colour[lane.ratio])
+        for number, (lane, known, laws) in enumerate(runs):
+            _regimes(left, lane, known, laws, colour[lane.ratio], number in overlaid)
+            _local_exponent(right, lane, known, laws, colour[lane.ratio], number in overlaid)
         left.set_yscale("log")
         left.set_title("the score gap and its two laws", loc="left")
         left.set_ylabel(r"score gap  $\theta - \theta_0$")
         right.axhline(2, **_EARLY, zorder=1)
         right.set_ylim(0, 2.4)
         right.set_title("its local exponent", loc="left")
-        right.set_ylabel(r"$d\,\ln(\theta - \theta_0)\,/\,d\,\ln l_0$,   $l_0 = \ln(\alpha_0^2\, t/C)$")
-        for ax in (left, right):
-            ax.set_xlabel(style.LOG_TIME)
+        right.set_ylabel(r"$d\,\ln(\theta - \theta_0)\,/\,d\,\ln l_0$")
+        left.set_xlabel(style.LOG_TIME)
+        right.set_xlabel(r"$l_0 = \ln(\alpha_0^2\, t/C)$")
         _log_time_axes(axes, runs, first=_FIRST_LOG_TIME)
-        shown = np.concatenate([_gap(lane)[lane.log_time >= _FIRST_LOG_TIME] for lane, _, _ in runs])
         left.set_ylim(np.nanmin(shown) / 2, np.nanmax(shown) * 2)
         style.letters([left, right])
-        entries = [style.key(style.ratio_label(r), color=colour[r]) for r in sorted(_ratios(runs))]
+        entries = style.ratio_keys(figure, list(_ratios(runs)), colour)
         entries.append(style.key(r"log$^2\,$t law (before saturation)", **_EARLY))
         entries.append(style.key("log log t law (after)", **_LATE))
-        entries.append(style.key("crossing", mec=style.GREY, **_CROSSING))
+        entries.append(style.key(f"crossing{words}", mec=style.GREY, **_CROSSING))
         style.legend(figure, entries, per_row=4)
     return figure
 
@@ -129,17 +142,19 @@ def _gap(lane: Lane) -> np.ndarray:
     return np.where(lane.score_gap_change > 0, lane.score_gap_change, np.nan)
 
 
-def _regimes(ax: Axes, lane: Lane, known: Numbers, laws: dict[tuple[str, str], Prediction], colour: str) -> None:
+def _regimes(ax: Axes, lane: Lane, known: Numbers, laws: Laws, colour: str, overlaid: bool) -> None:
     early, late = laws[SCORE_GAP, BEFORE], laws[SCORE_GAP, SATURATED]
-    ax.plot(lane.log_time, _gap(lane), color=colour, lw=1.8)
+    style.curve(ax, lane.log_time, _gap(lane), color=colour, lw=1.8)
+    if not overlaid:
+        return
     before = early.constant * early.basis
     with np.errstate(invalid="ignore"):  # before t = C there is no logarithm of l
         after = _late_gap(lane, known, late)
         # Each law is drawn a little beyond its own side of the crossing, so that both are seen to leave the curve.
         visible = (before < 10) & (early.l > _FIRST_L)
         if np.any(visible & (before < 0.3)):
-            ax.plot(lane.log_time, np.where(visible, before, np.nan), **_EARLY, zorder=3)
-        ax.plot(lane.log_time, np.where(after > 0.3, after, np.nan), **_LATE, zorder=3)
+            style.curve(ax, lane.log_time, np.where(visible, before, np.nan), few="_", **_EARLY, zorder=3)
+        style.curve(ax, lane.log_time, np.where(after > 0.3, after, np.nan), few="x", **_LATE, zorder=3)
     at = _crossing(lane, known)
     if at is not None:
         ax.plot(*at, mec=colour, zorder=4, **_CROSSING)
@@ -152,36 +167,48 @@ def _late_gap(lane: Lane, known: Numbers, late: Prediction) -> np.ndarray:
         return late.constant * np.log(np.where(l > 2, l, np.nan)) + np.log(known.rho / 2) - known.log_odds0
 
 
-def _local_exponent(ax: Axes, lane: Lane, known: Numbers, laws: dict[tuple[str, str], Prediction], colour: str) -> None:
+def _local_exponent(ax: Axes, lane: Lane, known: Numbers, laws: Laws, colour: str, overlaid: bool) -> None:
     l = laws[SCORE_GAP, BEFORE].l
     usable = np.isfinite(l) & (l > 2) & (lane.score_gap_change > 0)
     if usable.sum() < 3:
         return
     local = np.gradient(np.log(lane.score_gap_change[usable]), np.log(l[usable]))
     log_time = lane.log_time[usable]
-    ax.plot(log_time, local, color=colour)
+    style.curve(ax, l[usable], local, color=colour)
+    if not overlaid:
+        return
     late = laws[SCORE_GAP, SATURATED]
     after = _late_gap(lane, known, late)
     with np.errstate(invalid="ignore", divide="ignore"):
         # d ln(theta)/d ln(l0) of theta = 2 ln l + offset; l and l0 differ by a constant.
         predicted = late.constant / after * l / (lane.log_time - np.log(known.distinct_types))
-        ax.plot(lane.log_time, np.where(after > 1, predicted, np.nan), **_LATE, zorder=3)
+        style.curve(ax, l, np.where(after > 1, predicted, np.nan), few="x", **_LATE, zorder=3)
     at = _crossing(lane, known)
     if at is not None and log_time[0] <= at[0] <= log_time[-1]:
-        ax.plot(at[0], np.interp(np.log(at[0]), np.log(log_time), local), mec=colour, zorder=4, **_CROSSING)
+        ax.plot(
+            np.interp(at[0], log_time, l[usable]),
+            np.interp(np.log(at[0]), np.log(log_time), local),
+            mec=colour,
+            zorder=4,
+            **_CROSSING,
+        )
 
 
 def _crossing(lane: Lane, known: Numbers) -> tuple[float, float] | None:
     """Log time and score gap change where the run passes the crossing margin, read off the run itself."""
     usable = np.isfinite(lane.log_time) & np.isfinite(lane.margin) & (lane.log_time > 0)
     margin, log_time, gap = lane.margin[usable], lane.log_time[usable], lane.score_gap_change[usable]
-    if not margin.size or not margin[0] <= known.crossing_margin <= margin[-1] or not (np.diff(margin) > 0).all():
+    if (
+        margin.size <= style.FEW
+        or not margin[0] <= known.crossing_margin <= margin[-1]
+        or not (np.diff(margin) > 0).all()
+    ):
         return None
     log_at = np.interp(np.log(known.crossing_margin), np.log(margin), np.log(log_time))
     return float(np.exp(log_at)), float(np.exp(np.interp(log_at, np.log(log_time), np.log(gap))))
 
 
-def _predicted(trajectory: Trajectory) -> list[tuple[Lane, Numbers, dict[tuple[str, str], Prediction]]]:
+def _predicted(trajectory: Trajectory) -> list[tuple[Lane, Numbers, Laws]]:
     if not isinstance(trajectory, Trajectory):
         raise InvalidInput(f"trajectory={type(trajectory).__name__} cannot be drawn; give a flowsim.Trajectory.")
     runs = []
@@ -202,7 +229,7 @@ def _log_time_axes(axes: np.ndarray, runs, first: float) -> None:
         raise InvalidInput(f"growth laws cannot be drawn: the run ends at ln t = {last:.4g}; go beyond {first:g}.")
     for ax in axes.ravel():
         ax.set_xscale("log")
-        ax.set_xlim(first, last)
+        ax.set_xlim(first, last * _ROOM)
 
 
 def _ratios(runs) -> set[float]:

@@ -81,7 +81,7 @@ def exact(
         solution = solve(lanes)
     else:
         solution = map_lanes(solve, [lanes])
-        _check_reachable(index, grid, solution)
+        _check_reachable(solution, margins=margins, losses=losses, log_losses=log_losses)
     if index == "log_time":
         solution = solution._replace(log_time=jnp.asarray(grid))
     trajectory = Trajectory(
@@ -262,13 +262,14 @@ _INDEX = {
 }
 
 
-def _check_reachable(index: str, points: np.ndarray, solution: Observed) -> None:
+def _check_reachable(solution: Observed, **given) -> None:
     """Refuses points of progress before the start."""
     missing = np.isnan(np.asarray(solution.margin)).any(axis=0)
-    if index != "log_time" and missing.any():
-        bad = float(points[np.argmax(missing)])
-        if index == "margin":
-            raise InvalidInput(
-                f"margins holds {bad:.17g}, which lies before the start; give values of margin0 or more."
-            )
-        raise InvalidInput(f"losses holds {math.exp(bad):.17g}, more than the loss at the start; give smaller values.")
+    for name, values in given.items():
+        if values is not None and missing.any():
+            bad = float(np.atleast_1d(values)[np.argmax(missing)])
+            if name == "margins":
+                raise InvalidInput(
+                    f"margins holds {bad:.17g}, which lies before the start; give values of margin0 or more."
+                )
+            raise InvalidInput(f"{name} holds {bad!r}, more than the loss at the start; give smaller values.")

@@ -79,7 +79,7 @@ def integrate(
     ratios, scalar = _ratios(ratio)
     grid = _log_times(times, log_times)
     tol = _validate.real("tol", tol, above=0.0)
-    max_steps = _validate.whole("max_steps", max_steps, minimum=1)
+    max_steps = _validate.whole("max_steps", max_steps, minimum=1, maximum=_validate.MOST_STEPS)
     field = compile(derive(task, pair.name))
     parameters = field.parameters(task, 1.0)
     x0, gap0 = _start(task, field, parameters, margin0, score_gap0, start)

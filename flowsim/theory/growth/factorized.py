@@ -161,8 +161,8 @@ def saturated_laws(power: int) -> tuple[GrowthLaw, ...]:
         return sp.Add(*(coefficient(series, _e, k).as_expr() for k in range(order + 1))).subs(value)
 
     def beyond(series: PolyElement, order: int) -> sp.Expr:
-        # Factorials: each order is about (order + 1) n_1 times the one before, so the sum exceeds its first term.
-        return majorant(coefficient(series, _e, order)).subs(value) * (1 + (order + 1) * sp.Abs(tower[0]))
+        # Factorials: each order is up to (order + 2) n_1 times the one before, so the sum exceeds its first term.
+        return majorant(coefficient(series, _e, order)).subs(value) * (1 + (order + 2) * sp.Abs(tower[0]))
 
     # The drive is read at w_l and without tau_k: what that leaves out moves theta by (1 + n_1 + ...) times its share.
     moved = sp.Abs(upto(d, 1)) / margin_l
@@ -178,11 +178,11 @@ def saturated_laws(power: int) -> tuple[GrowthLaw, ...]:
     return (
         GrowthLaw(
             MARGIN, SATURATED, "log t", 1, sp.S.One, l, sp.S.Zero,
-            margin_l - l + upto(d, 1), beyond(d, 2) + balanced + margin_l / odds_l * left_out, clock,
+            margin_l - l + upto(d, 1), beyond(d, 2) + balanced + margin_l / odds_l * (sp.exp(left_out) - 1), clock,
         ),
         GrowthLaw(
             ODDS, SATURATED, many, power, odds_rate, l**power * loglog, sp.S.Zero,
-            odds - leading, odds * left_out, clock,
+            odds - leading, odds * (sp.exp(left_out) - 1), clock,
         ),
         GrowthLaw(
             SCORE_GAP, SATURATED, "log log t", 0, sp.Integer(power), log_basis, offset,

@@ -30,7 +30,8 @@ loglog = sp.Symbol("Lambda", positive=True)  # factorized attention: theta'/(2 F
 tower = sp.symbols("n_1 m_2 m_3", real=True)
 odds_rate = sp.Symbol("phi", positive=True)  # factorized attention: F c, with factorized output F c/sqrt C
 start_share = sp.Symbol("g_J", positive=True)  # X without its start over X, at w_l
-drive = sp.Symbol("xi", nonnegative=True)  # factorized attention: what tau_k and the start add to X, relative to X
+# Factorized attention: -ln(1 - x), x the share of X that tau_k and the constant of the integral take at most.
+drive = sp.Symbol("xi", nonnegative=True)
 # Factorized attention before saturation: theta - theta0 at w_l, and its derivative with respect to alpha0 w.
 gate = sp.symbols("psi psi_x", nonnegative=True)
 
