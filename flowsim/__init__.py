@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flowsim.balancedness import balanced_factors, preconditioner
     from flowsim.codegen import compile
     from flowsim.errors import FileProblem, InvalidInput, NoClosedForm
-    from flowsim.laws import verify
+    from flowsim.laws import phase_diagram, verify
     from flowsim.solve.descent import descend
     from flowsim.solve.exact import exact, time_to
     from flowsim.solve.ode import integrate
@@ -46,6 +46,7 @@ _HOME = {
     "descend": "flowsim.solve.descent",
     "exact": "flowsim.solve.exact",
     "integrate": "flowsim.solve.ode",
+    "phase_diagram": "flowsim.laws",
     "plot": "flowsim.plot",
     "preconditioner": "flowsim.balancedness",
     "time_to": "flowsim.solve.exact",
@@ -71,6 +72,7 @@ __all__ = [
     "descend",
     "exact",
     "integrate",
+    "phase_diagram",
     "plot",
     "preconditioner",
     "time_to",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 _ITERATIONS = 100
+_BISECTIONS = 64  # halvings of a logarithm that spans 700
 
 
 class OutputCircuit(abc.ABC):
@@ -126,8 +127,12 @@ class ScoreCircuit(abc.ABC):
         r"""$\theta - \theta_0$ and $\theta' = d\theta/d\tau_k$ at a clock of either sign."""
 
     @abc.abstractmethod
-    def clock_of_change(self, change: float) -> float:
-        r"""The clock at which $\theta - \theta_0$ is this large."""
+    def clock_of_change(self, change: Any) -> Any:
+        r"""The clock at which $\theta - \theta_0$ is this large, for changes above 0."""
+
+    @abc.abstractmethod
+    def curvature(self, clock: Any) -> Any:
+        r"""$\theta''/\theta'^2$: how fast $\ln\theta'$ rises with $\theta$."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,9 +149,13 @@ class CollapsedScore(ScoreCircuit):
         """Linear."""
         return self.gain * clock, self.gain * np.ones_like(clock)
 
-    def clock_of_change(self, change: float) -> float:
+    def clock_of_change(self, change: Any) -> Any:
         """Linear."""
         return change / self.gain
+
+    def curvature(self, clock: Any) -> Any:
+        """None."""
+        return np.zeros_like(clock)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,17 +207,25 @@ class FactorizedScore(ScoreCircuit):
             gap = (up * np.expm1(scaled) + down * np.expm1(-scaled)).sum(-1)
             return gap, (rate * (up * np.exp(scaled) - down * np.exp(-scaled))).sum(-1)
 
-    def clock_of_change(self, change: float) -> float:
+    def clock_of_change(self, change: Any) -> Any:
         """By bisection in the logarithm; infinite where the blocks do not grow."""
+        change = np.asarray(change, dtype=float)
         if not self.grows:
-            return math.inf
-        low, high = 1e-300, 1.0
-        while self.change(high)[0] < change:
+            return np.full(change.shape, np.inf)[()]
+        high = 1.0
+        while self.change(high)[0] < change.max(initial=0.0):
             high *= 2
-        for _ in range(200):
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if self.change(middle)[0] < change else (low, middle)
-        return high
+        low, high = np.full(change.shape, 1e-300), np.full(change.shape, high)
+        for _ in range(_BISECTIONS):
+            middle = np.sqrt(low) * np.sqrt(high)
+            below = self.change(middle)[0] < change
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return high[()]
+
+    def curvature(self, clock: Any) -> Any:
+        """From the exponentials."""
+        _, slope, second = self.derivatives(clock, 2)
+        return second / slope**2
 
     def saturated(self, log_drive: np.ndarray, log_base: float) -> tuple[np.ndarray, np.ndarray]:
         r"""Where $y = \theta' X$, the leading odds at a drive.

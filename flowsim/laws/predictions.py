@@ -200,7 +200,8 @@ def _start_drive(known: Numbers, score: FactorizedScore) -> float:
     return odds * (clock + 2 / float(slope))
 
 
-def _before(log_time: np.ndarray, known: Numbers) -> _Frame:
+def before_saturation(log_time: np.ndarray, known: Numbers) -> _Frame:
+    """What the circuits give before attention saturates: their clocks with the gate open."""
     alpha = known.attention0
     l = log_time - known.output.log_unit + known.output.power * math.log(alpha)
     margin = known.output.margin(l)
@@ -215,7 +216,7 @@ def _before(log_time: np.ndarray, known: Numbers) -> _Frame:
 
 def _evaluate(law: growth.GrowthLaw, compiled: Callable, log_time: np.ndarray, known: Numbers) -> Prediction:
     saturated = law.regime == growth.SATURATED
-    frame = (_saturated if saturated else _before)(log_time, known)
+    frame = (_saturated if saturated else before_saturation)(log_time, known)
     l = frame.l
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         values = compiled(*frame.arguments(known))
