@@ -193,6 +193,11 @@ class Trajectory(eqx.Module):
         if axis in self.coords:
             value = self.coords[axis]
             changes["coords"] = {**self.coords, axis: value[i]}
+            if axis == "parameterization":  # the settings of several parameterizations are lists
+                changes["parameterization"] = str(value[i])
+                changes["settings"] = {
+                    name: value[i] if isinstance(value, tuple) else value for name, value in self.settings.items()
+                }
         return dataclasses.replace(self, **changes)
 
     def to_xarray(self):

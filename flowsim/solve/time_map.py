@@ -31,7 +31,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from flowsim import _jax  # noqa: F401  float64 first
-from flowsim.solve.orbit import AbstractOrbit
+from flowsim.solve.orbit import Orbit
 
 NODES = 24
 MAX_PANELS = 128
@@ -110,7 +110,7 @@ class _Carry(NamedTuple):
     table: Float[Array, "rows lanes"]
 
 
-def build(orbit: AbstractOrbit, log_time: Float[Array, " lanes"], advance: Float[Array, " lanes"]) -> TimeMap:
+def build(orbit: Orbit, log_time: Float[Array, " lanes"], advance: Float[Array, " lanes"]) -> TimeMap:
     """Cuts the axis into panels, at least up to a time and an advance.
 
     Args:
@@ -314,7 +314,7 @@ class End(NamedTuple):
     shares: Float[Array, "nodes lanes times"]
 
 
-def end_of_integral(orbit: AbstractOrbit, advance, lower, slope) -> End:
+def end_of_integral(orbit: Orbit, advance, lower, slope) -> End:
     r"""$\int e^\varphi$ over the end of $[\text{lower}, x]$ that dominates it.
 
     Args:
@@ -335,7 +335,7 @@ def end_of_integral(orbit: AbstractOrbit, advance, lower, slope) -> End:
     return End(exponents[0] + jnp.log(total), exponents[0] + jnp.log(factors[0]), new_slope, nodes, terms / total)
 
 
-def settled_end(orbit: AbstractOrbit, advance, lower, slope) -> End:
+def settled_end(orbit: Orbit, advance, lower, slope) -> End:
     r"""As `end_of_integral`, with a rough guess of the slope only."""
     nodes = jnp.zeros((_END_XI.size, *advance.shape))
     start = End(advance, advance, slope, nodes, nodes)
