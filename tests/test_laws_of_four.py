@@ -113,6 +113,14 @@ def test_the_laws_hold_with_their_constants(name, task):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_imbalances_of_either_sign(name):
+    report = verify(solved(name, 10.0, start=tuple(IMBALANCES[name].items())))
+    assert verdicts(report) == HOLDS, str(report)
+    wrong = solved(name, 10.0, start=tuple(IMBALANCES[name].items()), alter=lambda t, w, u, g: (w, u + 0.05, g + 0.05))
+    assert verdicts(verify(wrong)) == HOLDS | {"odds": "fails", "score_gap": "fails"}
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_what_theory_leaves_out_is_bounded_by_the_remainder(name):
     """Exact minus predicted lies within the remainder; without the corrections it does not: the planted error."""
     seen = set()

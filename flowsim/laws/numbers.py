@@ -127,7 +127,7 @@ def numbers(lane: Lane) -> Numbers | Unknown:
     rho = constants.rho_per_ratio * lane.ratio
     if rho > 0 and not 1 / _EXTREME_RHO < rho < _EXTREME_RHO:
         return Unknown(f"no prediction at the extreme ratio {lane.ratio:g}", judge_exponent=False)
-    score = _SCORES[lane.parameterization[0]](task, constants, lane)
+    score = _SCORES[lane.parameterization[0]](constants, lane)
     output = _OUTPUTS[lane.parameterization[2]](constants, lane)
     stuck = _stuck(lane, score, output)
     if stuck:
@@ -136,7 +136,7 @@ def numbers(lane: Lane) -> Numbers | Unknown:
         classes=constants.classes,
         distinct_types=constants.distinct_types,
         base_odds=math.exp(constants.log_base_odds),
-        strength=rho / constants.gain,
+        strength=constants.strength_per_ratio * lane.ratio,
         gain=constants.gain,
         margin0=lane.margin0,
         log_odds0=log_odds0,
@@ -145,25 +145,15 @@ def numbers(lane: Lane) -> Numbers | Unknown:
     )
 
 
-def _collapsed_score(task: Task, constants: ClosedFormParameters, lane: Lane) -> ScoreCircuit:
-    del task, lane
+def _collapsed_score(constants: ClosedFormParameters, lane: Lane) -> ScoreCircuit:
+    del lane
     return CollapsedScore(constants.gain)
 
 
-def _factorized_score(task: Task, constants: ClosedFormParameters, lane: Lane) -> ScoreCircuit:
+def _factorized_score(constants: ClosedFormParameters, lane: Lane) -> ScoreCircuit:
     r"""Each driven block starts at $F \tau_0$, where the collapsed flow is when the score gap is $g \tau_0$."""
-    weights, speeds = (np.array(column) for column in zip(*_drives(task), strict=True))
+    weights, speeds = (np.array(column) for column in zip(*constants.drives, strict=True))
     return FactorizedScore(weights, speeds, speeds * lane.score_gap0 / constants.gain, lane.imbalance_qk)
-
-
-def _drives(task: Task) -> tuple[tuple[float, float], ...]:
-    """Weight and speed of the driven blocks, the fastest first: the trivial one, and per class the standard one."""
-    distinct, background = sorted(task.groups, key=lambda group: group.role != "distinct")
-    k, c = task.classes, distinct.types
-    trivial = math.sqrt(1 / c + (0 if background.role == "null" else k / background.types))
-    if task.query == "shared":
-        return ((trivial / math.sqrt(k), math.sqrt(k) * trivial),)
-    return ((trivial / k, trivial), ((k - 1) / (k * math.sqrt(c)), 1 / math.sqrt(c)))
 
 
 def _factorized_output(constants: ClosedFormParameters, lane: Lane) -> OutputCircuit:

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -12,7 +13,6 @@ from flowsim.errors import InvalidInput
 from flowsim.laws.lane import Lane, lanes
 from flowsim.laws.numbers import Numbers, numbers
 from flowsim.laws.predictions import before_saturation
-from flowsim.laws.verify import crossing_log_time
 from flowsim.task import Task
 from flowsim.theory.growth import BEFORE, SATURATED, SCORE_GAP, growth_laws
 
@@ -95,7 +95,7 @@ def phase_diagram(
         NoClosedForm: if the task has no closed form.
         InvalidInput: if a grid or a start cannot be used.
     """
-    from flowsim.solve.exact import exact
+    from flowsim.solve.exact import exact, time_to
 
     values, _ = _validate.lane_values("ratios", ratios, above=0.0)
     if (np.diff(values) <= 0).any():
@@ -104,10 +104,17 @@ def phase_diagram(
     start = {"margin0": margin0, "score_gap0": score_gap0, "imbalance_ov": imbalance_ov, "imbalance_qk": imbalance_qk}
     start = {name: value for name, value in start.items() if value is not None}
     trajectory = exact(task, parameterization, ratio=values, log_times=times, **start)
-    log_error = np.asarray(trajectory.log_error)
-    rows = [_row(lane, _known(lane), row) for lane, row in zip(lanes(trajectory), log_error, strict=True)]
+    runs = [(lane, _known(lane)) for lane in lanes(trajectory)]
+    margins = np.array([known.crossing_margin for _, known in runs])
+    # One call for all pairs of ratio and margin, traced: what float64 cannot reach is NaN.
+    crossing = jax.jit(jax.vmap(lambda r, w: time_to(task, parameterization, ratio=r, margin=w, **start)))
+    crossed = np.asarray(crossing(values, margins))
+    rows = [
+        _row(lane, known, row, at)
+        for (lane, known), row, at in zip(runs, np.asarray(trajectory.log_error), crossed, strict=True)
+    ]
     columns = [np.stack(column) for column in zip(*rows, strict=True)]
-    return PhaseDiagram(task, parameterization, values, times, *columns)
+    return PhaseDiagram(task, parameterization, values, times, *columns, crossed)
 
 
 def _known(lane: Lane) -> Numbers:
@@ -121,8 +128,8 @@ def _known(lane: Lane) -> Numbers:
     return known
 
 
-def _row(lane: Lane, known: Numbers, log_error: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Everything about one ratio, in the order of the fields."""
+def _row(lane: Lane, known: Numbers, log_error: np.ndarray, crossing: float) -> tuple[np.ndarray, ...]:
+    """Everything about one ratio but its crossing, in the order of the fields."""
     change = lane.score_gap_change
     clock = known.score.clock_of_change(np.where(change > 0, change, np.nan))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -144,6 +151,5 @@ def _row(lane: Lane, known: Numbers, log_error: np.ndarray) -> tuple[np.ndarray,
         shows_early = np.abs(exponent / early_exponent - 1) <= TOLERANCE
         shows_late = np.abs(coefficient / late_coefficient - 1) <= TOLERANCE
     # Where the gate is open the early law goes first; only once it closes is a matching coefficient a law.
-    crossing = crossing_log_time(lane, known)
     law = np.where(shows_early & (psi < 1), EARLY, np.where(shows_late & (lane.log_time > crossing), LATE, NEITHER))
-    return change, exponent, coefficient, early_exponent, late_coefficient, law, np.asarray(crossing)
+    return change, exponent, coefficient, early_exponent, late_coefficient, law

@@ -66,19 +66,10 @@ def verify(trajectory: Trajectory) -> Report:
 
 def _crossing(lane: Lane, known: Numbers) -> Crossing:
     """Where the regimes of the score gap meet; the time is that of the closed form at that margin, or NaN."""
-    log_time = crossing_log_time(lane, known)
-    return Crossing(dict(lane.coords), lane.parameterization, lane.ratio, known.crossing_margin, log_time)
-
-
-def crossing_log_time(lane: Lane, known: Numbers) -> float:
-    r"""$\ln t$ where the regimes of the score gap meet, by the closed form; NaN where that does not reach so far.
-
-    Args:
-        lane: the run.
-        known: its numbers.
-    """
+    margin = known.crossing_margin
     start = (lane.margin0, lane.score_gap0, lane.imbalance_ov, lane.imbalance_qk)
-    return _log_time(lane.task, lane.parameterization, lane.ratio, known.crossing_margin, *start)
+    log_time = _log_time(lane.task, lane.parameterization, lane.ratio, margin, *start)
+    return Crossing(dict(lane.coords), lane.parameterization, lane.ratio, margin, log_time)
 
 
 @functools.lru_cache(maxsize=4096)  # the seeds and step sizes of a ratio share it

@@ -88,7 +88,8 @@ def exact(
         raise InvalidInput("parameterization=[] is empty; give at least one name.")
     lanes, scalar = _lanes("ratio", ratio, minimum=0.0)
     index, grid = _grid(times=times, log_times=log_times, margins=margins, losses=losses, log_losses=log_losses)
-    runs = [_run(task, name, given, lanes, index, grid) for name in names]
+    asked = {"margins": margins, "losses": losses, "log_losses": log_losses}
+    runs = [_run(task, name, given, lanes, index, grid, asked) for name in names]
     several = not isinstance(parameterization, str)
     if several:
         trajectory = _stack(runs, names)
@@ -97,7 +98,9 @@ def exact(
     return trajectory.squeeze("ratio") if scalar else trajectory
 
 
-def _run(task: Task, parameterization: str, given: dict[str, Any], lanes, index: str, grid) -> Trajectory:
+def _run(
+    task: Task, parameterization: str, given: dict[str, Any], lanes, index: str, grid, asked: dict[str, Any]
+) -> Trajectory:
     """The trajectory of one parameterization."""
     numbers, start = _numbers(task, parameterization, given)
     solve = functools.partial(_solve, index, numbers, grid)
@@ -105,7 +108,7 @@ def _run(task: Task, parameterization: str, given: dict[str, Any], lanes, index:
         solution = solve(lanes)
     else:
         solution = map_lanes(solve, [lanes])
-        _check_reachable(solution, margins=margins, losses=losses, log_losses=log_losses)
+        _check_reachable(solution, **asked)
     if index == "log_time":
         solution = solution._replace(log_time=jnp.asarray(grid))
     return Trajectory(
