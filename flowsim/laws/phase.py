@@ -4,12 +4,12 @@ import math
 from typing import Any
 
 import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import Float, Int
 
 from flowsim import _validate
 from flowsim.errors import InvalidInput
+from flowsim.laws.crossing import crossing_log_time
 from flowsim.laws.lane import Lane, lanes
 from flowsim.laws.numbers import Numbers, numbers
 from flowsim.laws.predictions import before_saturation
@@ -19,6 +19,8 @@ from flowsim.theory.growth import BEFORE, SATURATED, SCORE_GAP, growth_laws
 NEITHER, EARLY, LATE = 0, 1, 2
 TOLERANCE = 0.1
 """A law is shown where the local exponent (or, of a logarithm, the coefficient) is within this share of the law's."""
+_SETTLED = 4.0  # the start takes a share of about e^-l of the time
+_STEEP = 0.25  # d ln(theta')/d theta below which a factorized query-key circuit grows as its law says
 
 
 class PhaseDiagram(eqx.Module):
@@ -95,26 +97,27 @@ def phase_diagram(
         NoClosedForm: if the task has no closed form.
         InvalidInput: if a grid or a start cannot be used.
     """
-    from flowsim.solve.exact import exact, time_to
+    from flowsim.solve.exact import exact
 
     values, _ = _validate.lane_values("ratios", ratios, above=0.0)
     if (np.diff(values) <= 0).any():
         raise InvalidInput(f"ratios={_validate.show(ratios)} must be strictly increasing.")
     times, _ = _validate.lane_values("log_times", log_times)
+    if margin0 is not None and _validate.real("margin0", margin0) < 0:
+        raise InvalidInput(f"margin0={margin0:g} turns attention away first and has no early law; give 0 or more.")
     start = {"margin0": margin0, "score_gap0": score_gap0, "imbalance_ov": imbalance_ov, "imbalance_qk": imbalance_qk}
     start = {name: value for name, value in start.items() if value is not None}
     trajectory = exact(task, parameterization, ratio=values, log_times=times, **start)
     runs = [(lane, _known(lane)) for lane in lanes(trajectory)]
-    margins = np.array([known.crossing_margin for _, known in runs])
-    # One call for all pairs of ratio and margin, traced: what float64 cannot reach is NaN.
-    crossing = jax.jit(jax.vmap(lambda r, w: time_to(task, parameterization, ratio=r, margin=w, **start)))
-    crossed = np.asarray(crossing(values, margins))
+    crossed = np.array([crossing_log_time(lane, known) for lane, known in runs])
     rows = [
         _row(lane, known, row, at)
         for (lane, known), row, at in zip(runs, np.asarray(trajectory.log_error), crossed, strict=True)
     ]
-    columns = [np.stack(column) for column in zip(*rows, strict=True)]
-    return PhaseDiagram(task, parameterization, values, times, *columns, crossed)
+    change, exponent, coefficient, early, late, law = (np.stack(column) for column in zip(*rows, strict=True))
+    return PhaseDiagram(
+        task, parameterization, values, times, change, exponent, coefficient, early, late, law, crossed
+    )  # fmt: skip
 
 
 def _known(lane: Lane) -> Numbers:
@@ -150,6 +153,9 @@ def _row(lane: Lane, known: Numbers, log_error: np.ndarray, crossing: float) -> 
         late_coefficient = known.output.power / (1 - curvature)
         shows_early = np.abs(exponent / early_exponent - 1) <= TOLERANCE
         shows_late = np.abs(coefficient / late_coefficient - 1) <= TOLERANCE
-    # Where the gate is open the early law goes first; only once it closes is a matching coefficient a law.
-    law = np.where(shows_early & (psi < 1), EARLY, np.where(shows_late & (lane.log_time > crossing), LATE, NEITHER))
+        # A curve on its way from one law to the other passes through the values of both: the early law needs an open
+        # gate, the late one a closed one and, for exponentials, a theta' that no longer jumps; both that log t counts.
+        shows_early &= (psi < 1) & (frame.l > _SETTLED)
+        shows_late &= (lane.log_time > crossing) & (curvature < _STEEP) & (late > _SETTLED)
+    law = np.where(shows_early, EARLY, np.where(shows_late, LATE, NEITHER))
     return change, exponent, coefficient, early_exponent, late_coefficient, law

@@ -1,13 +1,11 @@
 """From a trajectory to a report: the rows of every lane."""
 
-import functools
 import math
 from collections.abc import Iterator
 
-import numpy as np
-
 from flowsim.errors import InvalidInput
 from flowsim.laws.claim import CLAIM, judge_odds_claim, judge_score_gap_claim
+from flowsim.laws.crossing import crossing_log_time
 from flowsim.laws.empirical import judge_form
 from flowsim.laws.exact_law import judge_law
 from flowsim.laws.judge import Judgement
@@ -66,25 +64,8 @@ def verify(trajectory: Trajectory) -> Report:
 
 def _crossing(lane: Lane, known: Numbers) -> Crossing:
     """Where the regimes of the score gap meet; the time is that of the closed form at that margin, or NaN."""
-    margin = known.crossing_margin
-    start = (lane.margin0, lane.score_gap0, lane.imbalance_ov, lane.imbalance_qk)
-    log_time = _log_time(lane.task, lane.parameterization, lane.ratio, margin, *start)
-    return Crossing(dict(lane.coords), lane.parameterization, lane.ratio, margin, log_time)
-
-
-@functools.lru_cache(maxsize=4096)  # the seeds and step sizes of a ratio share it
-def _log_time(
-    task, parameterization: str, ratio, margin: float, margin0: float, score_gap0: float, ov: float, qk: float
-) -> float:
-    from flowsim.solve.exact import time_to
-
-    start = {"margin0": margin0, "score_gap0": score_gap0}
-    start |= {name: value for name, value in (("imbalance_ov", ov), ("imbalance_qk", qk)) if value}
-    try:
-        log_time = time_to(task, parameterization, ratio=ratio, margin=margin, **start)
-    except InvalidInput:  # beyond what the closed form can reach in float64, at ratios like 1e-30
-        return math.nan
-    return float(np.asarray(log_time))
+    log_time = crossing_log_time(lane, known)
+    return Crossing(dict(lane.coords), lane.parameterization, lane.ratio, known.crossing_margin, log_time)
 
 
 def _rows(lane: Lane, found: Numbers | Unknown, crossing: Crossing | None) -> Iterator[Row]:

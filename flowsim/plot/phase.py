@@ -74,8 +74,8 @@ def _panel(ax: Axes, diagram: PhaseDiagram) -> None:
     ax.plot(np.where(inside, diagram.crossing, np.nan), diagram.ratios, **_CROSSING)
     ax.set_xscale("log")
     ax.set_yscale("log")
-    ax.set_xlim(_edges(times)[[0, -1]])
-    ax.set_ylim(_edges(diagram.ratios)[[0, -1]])
+    for limits, edges in ((ax.set_xlim, _edges(times)), (ax.set_ylim, _edges(diagram.ratios))):
+        limits(float(edges[0]), float(edges[-1]))
     ax.set_title(f"{diagram.parameterization}: score gap", loc="left")
     for number in (EARLY, LATE):
         _name(ax, law == number, times, diagram.ratios, _typeset(diagram.names[number]))
@@ -96,7 +96,7 @@ def _name(ax: Axes, where: np.ndarray, times: np.ndarray, ratios: np.ndarray, te
         if depth.max() > max(where.shape):
             break
     best = np.argmax(depth[rows, columns])
-    ax.text(times[columns[best]], ratios[rows[best]], text, ha="center", va="center", fontsize=8)
+    ax.text(float(times[columns[best]]), float(ratios[rows[best]]), text, ha="center", va="center", fontsize=8)
 
 
 def _typeset(name: str) -> str:
