@@ -320,3 +320,26 @@ def test_circuits_against_their_definitions():
     l = np.array([2.0, 50.0, 1e6])
     assert np.allclose(output.margin(l) - np.log(output.margin(l)), l, rtol=1e-14)
     assert output.margin_of_action(float(output.action(7.0))) == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figures_and_table(name):
+    run_ = solved(name, 100.0)
+    figure = fs.plot.growth_constants(run_)
+    curves = [line for line in figure.axes[1].get_lines() if len(np.asarray(line.get_xdata())) == 40]
+    measured = np.asarray(curves[0].get_ydata(), dtype=float)
+    log_times, _, log_odds = run("per class", name, 100.0)
+    lane = next(lanes(run_))
+    known = numbers(lane)
+    assert isinstance(known, Numbers)
+    (law,) = [p for p in predictions(lane, known) if (p.observable, p.regime) == ("odds", "saturated")]
+    expected = np.exp(log_odds - np.log(law.constant * law.basis))
+    seen = np.isfinite(expected)
+    assert np.allclose(measured[seen], expected[seen], rtol=1e-12)
+    assert log_times.size == measured.size
+    with pytest.raises(fs.InvalidInput, match="phase_diagram instead"):
+        fs.plot.score_gap_regimes(run_)
+    table = str(verify(run_)).split("exact-law:")[0]
+    assert max(len(line) for line in table.splitlines()) <= 120
+    assert "…" not in table
+    assert {"FACO": "log^2 loglog t", "CAFO": "log t", "FAFO": "log loglog t"}[name] in table

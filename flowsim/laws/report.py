@@ -231,7 +231,7 @@ def _cells(row: Row, above: Row | None) -> tuple["str | Text", ...]:
     return (
         kind,
         _name(row),
-        f"{row.law}{_EARLY[row.regime]}",
+        f"{row.law.replace(' t log log t', ' loglog t')}{_EARLY[row.regime]}",  # the column is as wide as it can be
         "-" if row.law == "log log t" else _number(row.exponent, 3),  # no power, so no exponent to compare
         _number(row.constant, 5),
         _number(row.predicted_constant, 5),
@@ -242,7 +242,7 @@ def _cells(row: Row, above: Row | None) -> tuple["str | Text", ...]:
 
 
 def _short(value: float) -> str:
-    return f"{value:.0f}" if 10 <= value < 1e5 else f"{value:.2g}".replace("e+0", "e")
+    return f"{value:.0f}" if 10 <= value < 1e4 else f"{value:.2g}".replace("e+0", "e")
 
 
 def _number(value: float | None, digits: int) -> str:
