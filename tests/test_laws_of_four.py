@@ -3,6 +3,7 @@
 # ruff: noqa: ARG001, ARG005  every alteration takes log time, margin, log odds and score gap
 
 import functools
+import importlib
 import math
 
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from flowsim.laws.numbers import Numbers, numbers
 from flowsim.laws.predictions import predictions
 from flowsim.theory.growth import growth_laws
 from tests.growth_reference import TwoClocks
+from tests.test_laws import draw_task
 
 PLAIN = fs.FixedContext(distinct=32, common=31)
 TASKS = {
@@ -29,6 +31,13 @@ HOLDS = {"margin": "holds", "odds": "holds", "score_gap": "holds"}
 LAW = {"FACO": "log^2 t log log t", "CAFO": "log t", "FAFO": "log t log log t"}
 IMBALANCES = {"CACO": {}, "FACO": {"imbalance_qk": -2.0}, "CAFO": {"imbalance_ov": 1.0},
               "FAFO": {"imbalance_ov": -1.0, "imbalance_qk": 2.0}}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def without_crossings(request, monkeypatch):
+    """Solving for the crossing compiles the closed form of each parameterization; `test_phase` compares it."""
+    if "crossing" not in request.node.name:
+        monkeypatch.setattr(importlib.import_module("flowsim.laws.verify"), "crossing_log_time", lambda *_: math.nan)
 
 
 @functools.cache
@@ -171,6 +180,28 @@ def plain_power(name):
     """The odds' law without its log log t, met at the middle of the run."""
     power = 2 if name == "FACO" else 1
     return lambda t, w, u, g: (w, u[20] + power * np.log(t / t[20]), g)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_true_law_fails_on_other_tasks_and_starts(seed):
+    rng = np.random.default_rng(seed)
+    task, name, ratio = draw_task(rng), NAMES[seed % 3], 10 ** rng.uniform(-2, 4)
+    start = {"margin0": rng.uniform(0.01, 15), "score_gap0": rng.uniform(-2, 3)}
+    start |= {"imbalance_ov": rng.uniform(-5, 5)} if name[2] == "F" else {}
+    start |= {"imbalance_qk": rng.uniform(-5, 5)} if name[0] == "F" else {}
+    clocks = TwoClocks(task, name, ratio, **start)
+    log_times = np.geomspace(5, 1e6, 40)
+    w = clocks.margin(log_times)
+    log_odds = clocks.log_odds(w)
+    for factor in (1.0, 1.05):  # and the planted error
+        given = fs.Trajectory.from_arrays(
+            margin=w, log_odds=log_odds + math.log(factor), score_gap=log_odds - clocks.log_base,
+            log_times=log_times, task=task, ratio=ratio, parameterization=name, **start,
+        )  # fmt: skip
+        report = verify(given)
+        odds = rows_of(report)["exact-law", "odds", "saturated"]
+        assert report.ok == (factor == 1 or odds.window is None), str(report)
+        assert verdicts(report)["margin"] == "holds", str(report)
 
 
 ALTERATIONS = {
@@ -343,3 +374,14 @@ def test_figures_and_table(name):
     assert max(len(line) for line in table.splitlines()) <= 120
     assert "…" not in table
     assert {"FACO": "log^2 loglog t", "CAFO": "log t", "FAFO": "log loglog t"}[name] in table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_crossing_is_printed(name):
+    start = tuple(IMBALANCES[name].items())
+    report = verify(solved(name, 0.1, start=start))
+    (crossing,) = report.crossings
+    clocks = reference("per class", name, 0.1, start)
+    assert crossing.log_time == pytest.approx(clocks.log_time(np.array([crossing.margin]))[0], rel=1e-6)
+    assert f"ln t = {crossing.log_time:.5g}" in str(report)

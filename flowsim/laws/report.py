@@ -62,7 +62,10 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Crossing:
-    r"""Where the two regimes of the score gap meet, $\rho (w^2 - w_0^2)(1 - \alpha_0) = 2$, by theory.
+    r"""Where the two regimes of the score gap meet, by theory: had the gate stayed open, it had moved by 1.
+
+    While $\theta - \theta_0 \ll 1$ the query-key clock is $(1 - \alpha_0) c (J(w) - J(w_0))$; for CACO the regimes meet
+    at $\rho (w^2 - w_0^2)(1 - \alpha_0) = 2$.
 
     Attributes:
         coords: lane coordinates.
