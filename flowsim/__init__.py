@@ -13,9 +13,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from flowsim import plot, schedules
+    from flowsim.balancedness import balanced_factors, preconditioner
     from flowsim.codegen import compile
     from flowsim.errors import FileProblem, InvalidInput, NoClosedForm
-    from flowsim.laws import verify
+    from flowsim.laws import phase_diagram, verify
     from flowsim.solve.descent import descend
     from flowsim.solve.equilibrium import Equilibrium, equilibrium
     from flowsim.solve.exact import exact, time_to
@@ -43,6 +44,7 @@ _HOME = {
     "Status": "flowsim.status",
     "Task": "flowsim.task",
     "Trajectory": "flowsim.trajectory",
+    "balanced_factors": "flowsim.balancedness",
     "compile": "flowsim.codegen",
     "derive": "flowsim.theory",
     "descend": "flowsim.solve.descent",
@@ -51,10 +53,12 @@ _HOME = {
     "fixed_attention": "flowsim.solve.frozen",
     "frozen_gate": "flowsim.solve.frozen",
     "integrate": "flowsim.solve.ode",
+    "phase_diagram": "flowsim.laws",
     "plot": "flowsim.plot",
+    "preconditioner": "flowsim.balancedness",
     "ratio_for": "flowsim.solve.inverse_design",
-    "sharpening_incentive": "flowsim.solve.frozen",
     "schedules": "flowsim.schedules",
+    "sharpening_incentive": "flowsim.solve.frozen",
     "time_to": "flowsim.solve.exact",
     "train": "flowsim.training",
     "verify": "flowsim.laws",
@@ -73,6 +77,7 @@ __all__ = [
     "Status",
     "Task",
     "Trajectory",
+    "balanced_factors",
     "compile",
     "derive",
     "descend",
@@ -81,7 +86,9 @@ __all__ = [
     "fixed_attention",
     "frozen_gate",
     "integrate",
+    "phase_diagram",
     "plot",
+    "preconditioner",
     "ratio_for",
     "schedules",
     "sharpening_incentive",

@@ -18,6 +18,7 @@ from flowsim import (
     _validate,
 )
 from flowsim.errors import InvalidInput
+from flowsim.solve.line_start import line_start
 from flowsim.status import Status
 from flowsim.task import Task
 
@@ -243,8 +244,10 @@ class Trajectory(eqx.Module):
         task: Task | None = None,
         parameterization: str = "CACO",
         ratio=None,
-        margin0: float = 0.0,
-        score_gap0: float = 0.0,
+        margin0: float | None = None,
+        score_gap0: float | None = None,
+        imbalance_ov: float | None = None,
+        imbalance_qk: float | None = None,
     ) -> "Trajectory":
         r"""Builds a trajectory from one's own logs, to judge it with `flowsim.verify`.
 
@@ -259,8 +262,10 @@ class Trajectory(eqx.Module):
             task: the task; without it laws are judged without predicted constants.
             parameterization: which model was trained.
             ratio: $\eta_{QK}/\eta_{OV}$, a number or one for each row.
-            margin0: the margin at time 0.
-            score_gap0: the score gap at time 0.
+            margin0: the margin at time 0; None for the default, 0 for a collapsed output-value circuit, else 0.01.
+            score_gap0: the score gap at time 0; None for the default, as for the margin.
+            imbalance_ov: imbalance of a factorized output-value circuit; None for 0.
+            imbalance_qk: imbalance of a factorized query-key circuit; None for 0.
 
         Returns:
             A trajectory with `method="given"`.
@@ -285,7 +290,14 @@ class Trajectory(eqx.Module):
         if margin is None:
             raise InvalidInput("margin=None: a trajectory needs its margins; give an array.")
         arrays = {name: _observable(name, value, shape) for name, value in given.items()}
-        starts = {"margin": _validate.real("margin0", margin0), "score_gap": _validate.real("score_gap0", score_gap0)}
+        start = line_start(
+            parameterization,
+            margin0=margin0,
+            score_gap0=score_gap0,
+            imbalance_ov=imbalance_ov,
+            imbalance_qk=imbalance_qk,
+        )
+        starts = {"margin": start.margin0, "score_gap": start.score_gap0}
         if np.isneginf(grid[0]):  # time 0 was recorded: what is said of the start must agree with it
             for name, value in starts.items():
                 recorded = np.asarray(arrays[name])[..., 0]
@@ -304,7 +316,7 @@ class Trajectory(eqx.Module):
             task=task,
             parameterization=parameterization,
             method="given",
-            settings={f"{name}0": value for name, value in starts.items()},
+            settings=start.plain,
             **arrays,  # pyright: ignore[reportArgumentType]  the names are those of `given`
         )
 

@@ -32,7 +32,7 @@ class Row:
         parameterization: CACO, FACO, CAFO or FAFO.
         ratio: the learning-rate ratio, None when unknown.
         observable: `"margin"`, `"odds"` or `"score_gap"`.
-        law: `"log t"`, `"log^2 t"` or `"log log t"`.
+        law: `"log t"`, `"log^2 t"`, `"log log t"`, `"log t log log t"` or `"log^2 t log log t"`.
         kind: `"exact-law"` (what the exact flow says), `"paper-claim"` (how the paper puts it), or `"not derived"`
             (measured against the exact laws of the two-clock task, on a run for which no law is derived).
         exponent: measured local exponent $d \ln y/d \ln l$ over the window, None where it cannot be measured.
@@ -62,7 +62,10 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Crossing:
-    r"""Where the two regimes of the score gap meet, $\rho (w^2 - w_0^2)(1 - \alpha_0) = 2$, by theory.
+    r"""Where the two regimes of the score gap meet, by theory: had the gate stayed open, it had moved by 1.
+
+    While $\theta - \theta_0 \ll 1$ the query-key clock is $(1 - \alpha_0) c (J(w) - J(w_0))$; for CACO the regimes meet
+    at $\rho (w^2 - w_0^2)(1 - \alpha_0) = 2$.
 
     Attributes:
         coords: lane coordinates.
@@ -187,7 +190,8 @@ def definitions() -> list[str]:
     errors = f"{DATA_ERROR['exact']:g} for the closed form, 10 tol for ODEs, {DATA_ERROR['training']:g} otherwise"
     texts = (
         "l = ln(t/C), C the distinct token types per class; early: l = ln(alpha0^2 t/C), alpha0 the attention at time "
-        "0; where no constant is predicted: l = ln t + s with a fitted shift s.",
+        "0; with a factorized output-value circuit l = ln(2 t/sqrt C), early ln(2 alpha0 t/sqrt C); where no constant "
+        "is predicted: l = ln t + s with a fitted shift s.",
         f"A law is read where theory leaves out at most {100 * PRECISION:g} % and its corrections change the leading "
         f"term by at most {100 * DISTORTION:g} %, over at least {DECADES:g} decades of l; a form without predicted "
         f"constant over at least {empirical.DECADES:g} decade of ln t.",
@@ -230,7 +234,7 @@ def _cells(row: Row, above: Row | None) -> tuple["str | Text", ...]:
     return (
         kind,
         _name(row),
-        f"{row.law}{_EARLY[row.regime]}",
+        f"{row.law.replace(' t log log t', ' loglog t')}{_EARLY[row.regime]}",  # the column is as wide as it can be
         "-" if row.law == "log log t" else _number(row.exponent, 3),  # no power, so no exponent to compare
         _number(row.constant, 5),
         _number(row.predicted_constant, 5),
@@ -241,7 +245,7 @@ def _cells(row: Row, above: Row | None) -> tuple["str | Text", ...]:
 
 
 def _short(value: float) -> str:
-    return f"{value:.0f}" if 10 <= value < 1e5 else f"{value:.2g}".replace("e+0", "e")
+    return f"{value:.0f}" if 10 <= value < 1e4 else f"{value:.2g}".replace("e+0", "e")
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -6,7 +6,8 @@ from matplotlib.figure import Figure
 
 from flowsim.errors import InvalidInput
 from flowsim.laws.lane import Lane, lanes
-from flowsim.laws.predictions import Numbers, Prediction, numbers, predictions
+from flowsim.laws.numbers import Numbers, numbers
+from flowsim.laws.predictions import Prediction, predictions
 from flowsim.plot import style
 from flowsim.theory.growth import BEFORE, MARGIN, ODDS, SATURATED, SCORE_GAP
 from flowsim.trajectory import Trajectory
@@ -18,23 +19,39 @@ _LATE = {"color": "black", "lw": 1.0, "ls": (0, (1, 1.5))}
 _CROSSING = {"marker": "D", "ms": 5, "mfc": "white", "mew": 1.3, "ls": ""}
 _ROUNDING = 1e-15  # distances from 1 below this are float64's
 _ROOM = 1.1  # the last time is not to stand on the frame
+# Titles and axis labels of the odds.
+_ODDS = {
+    "CACO": (r"odds: log$^2\,$t with constant $\rho/2$", r"$y\,/\,(\rho\, l^2/2)$"),
+    "FACO": (r"odds: log$^2\,$t log log t, constant $F c$", r"$y\,/\,(F c\, l^2 \Lambda)$"),
+    "CAFO": (r"odds: log t with constant $\rho$", r"$y\,/\,(\rho\, l)$"),
+    "FAFO": (r"odds: log t log log t, constant $F c/\sqrt{C}$", r"$y\,/\,(F c\, l\, \Lambda/\sqrt{C})$"),
+}
+_CLOCK = {"C": r"$l = \ln(t/C)$", "F": r"$l = \ln(2t/\sqrt{C})$"}
 _TRUSTED = 0.05  # corrections are drawn where theory leaves out less than this
 
 
 def growth_constants(trajectory: Trajectory) -> Figure:
-    r"""Margin over $l$ and odds over $(\rho/2) l^2$ against $\ln t$: both tend to 1, at the predicted rate.
+    r"""Margin over $l$ and odds over their law against $\ln t$: both tend to 1, at the predicted rate.
+
+    The law of the odds is $(\rho/2) l^2$ for CACO, $\rho\, l$ for CAFO, and has a factor $\log\log t$ for a factorized
+    query-key circuit.
 
     Args:
-        trajectory: of a task with predicted laws, to a horizon of at least $\ln t \approx 100$ to see them.
+        trajectory: of a task with predicted laws and one parameterization, to a horizon of at least
+            $\ln t \approx 100$ to see them.
 
     Returns:
         The figure: measured constants above, their distance from 1 below; dashed lines are theory with its first
         correction.
 
     Raises:
-        InvalidInput: if theory predicts no constants for this trajectory.
+        InvalidInput: if theory predicts no constants for this trajectory, or it has several parameterizations.
     """
     runs = _predicted(trajectory)
+    names = sorted({lane.parameterization for lane, _, _ in runs})
+    if len(names) > 1:
+        raise InvalidInput(f"growth laws of {', '.join(names)} cannot share a figure; give one parameterization.")
+    law_of_odds, odds_over_law = _ODDS[names[0]]
     colour = style.colours([lane.ratio for lane, _, _ in runs])
     overlaid, words = style.overlaid(len(runs))
     with style.style():
@@ -42,14 +59,14 @@ def growth_constants(trajectory: Trajectory) -> Figure:
         for column, (observable, title, symbol) in enumerate(
             (
                 (MARGIN, "margin: log t with constant 1", r"$w\,/\,l$"),
-                (ODDS, r"odds: log$^2\,$t with constant $\rho/2$", r"$y\,/\,(\rho\, l^2/2)$"),
+                (ODDS, law_of_odds, odds_over_law),
             )
         ):
             above, below = axes[:, column]
             least = 1e-3
             for number, (lane, known, laws) in enumerate(runs):
                 law = laws[observable, SATURATED]
-                measured = _measured_constant(lane, known, observable)
+                measured = _measured_constant(lane, known, law)
                 predicted = np.where(law.remainder <= _TRUSTED, law.predicted / law.scale, np.nan)
                 for ax, shown, theory in (
                     (above, measured, predicted),
@@ -70,7 +87,7 @@ def growth_constants(trajectory: Trajectory) -> Figure:
             below.set_ylim(bottom=max(least / 3, _ROUNDING))
             below.set_title("distance from 1", loc="left")
             below.set_ylabel("|" + symbol + r"$\;-\;1$|")
-            below.set_xlabel(style.LOG_TIME + r"   ($l = \ln(t/C)$)")
+            below.set_xlabel(style.LOG_TIME + f"   ({_CLOCK[names[0][2]]})")
         _log_time_axes(axes, runs, first=1.0)
         style.letters(list(axes.ravel()))
         entries = style.ratio_keys(figure, list(_ratios(runs)), colour)
@@ -79,14 +96,15 @@ def growth_constants(trajectory: Trajectory) -> Figure:
     return figure
 
 
-def _measured_constant(lane: Lane, known: Numbers, observable: str) -> np.ndarray:
-    """Margin over l, or odds over (rho/2) l^2, for l > 1."""
-    l = lane.log_time - np.log(known.distinct_types)
+def _measured_constant(lane: Lane, known: Numbers, law: Prediction) -> np.ndarray:
+    """Margin or odds over their law, for l > 1; a factor log log t is taken where it is defined."""
+    l = lane.log_time - known.output.log_unit
     l = np.where(l > 1, l, np.nan)
-    if observable == MARGIN:
+    if law.observable == MARGIN:
         return lane.margin / l
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.exp(lane.log_odds - np.log(known.rho / 2) - 2 * np.log(l))
+        basis = law.power * np.log(l) if law.iterated is None else np.log(law.basis)
+        return np.exp(lane.log_odds - np.log(law.constant) - basis)
 
 
 def score_gap_regimes(trajectory: Trajectory) -> Figure:
@@ -99,9 +117,15 @@ def score_gap_regimes(trajectory: Trajectory) -> Figure:
         The figure: the score gap against $\ln t$ with both laws and the crossing, and its local exponent.
 
     Raises:
-        InvalidInput: if theory predicts no laws for this trajectory, or its ratios are all 0.
+        InvalidInput: if theory predicts no laws for this trajectory, its ratios are all 0, or it is not CACO.
     """
     runs = _predicted(trajectory)
+    for lane, _, _ in runs:
+        if lane.parameterization != "CACO":
+            raise InvalidInput(
+                f"parameterization={lane.parameterization!r} has other regimes than log^2 t and log log t; draw "
+                "flowsim.plot.phase_diagram instead."
+            )
     colour = style.colours([lane.ratio for lane, _, _ in runs])
     shown = np.concatenate([_gap(lane)[lane.log_time >= _FIRST_LOG_TIME] for lane, _, _ in runs])
     if not np.isfinite(shown).any():
