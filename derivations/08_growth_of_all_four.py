@@ -216,7 +216,7 @@ def before_saturation() -> None:
     orbit = (1 + y0) * (order * psi1 + order**2 * psi2) + y0 * order**2 * psi1**2 / 2
     orbit = sp.expand(orbit - order * growth.rho * (w - growth.margin0))
     found1 = sp.solve(orbit.coeff(order, 1), psi1)[0]
-    found2 = sp.solve(orbit.coeff(order, 2).subs(psi1, found1), psi2)[0]
+    found2 = sp.solve(sp.Poly(orbit, order).coeff_monomial(order**2).subs(psi1, found1), psi2)[0]
     d = sp.simplify(alpha0 * margin.correction - (x - l))
     expected = found2.subs(sp.Symbol("d"), d)
     correction = gap.correction - beta0 * growth.rho / alpha0 * (x - l)
