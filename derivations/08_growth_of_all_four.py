@@ -148,33 +148,23 @@ def margins_of_a_factorized_circuit() -> None:
 def collapsed_attention_with_a_factorized_output() -> None:
     r"""Step 5. CAFO: y + ln y = rho w + kappa, so w/(1+y) -> 1/rho, and l + 1/rho = w - ln w + o(1)."""
     heading("5", "CAFO")
-    w, kap = sp.Symbol("w", positive=True), sp.Symbol("kappa")
+    w, x = sp.symbols("w X", positive=True)
+    v, big, small_w, kap, r, s = sp.symbols("v M W kappa r s")
     lag = cafo.lag_series().as_expr()
-    symbols = {name: sp.Symbol(name) for name in ("v", "M", "W", "kappa", "r", "s", "n")}
     # lead Delta = w - w/(1+y) with y = X - ln X + ...: independently to first order in 1/X and 1/w
-    x = sp.Symbol("X", positive=True)
-    big = sp.Symbol("M")
-    y = x - big
-    small = symbols["v"]
-    share = (((x - kap) / rho) / (1 + y)).subs(x, 1 / small)
-    share = sp.expand(sp.series(share, small, 0, 2).removeO())
+    share = (((x - kap) / rho) / (1 + x - big)).subs(x, 1 / v)
+    share = sp.expand(sp.series(share, v, 0, 2).removeO())
     # ln S = -ln w + 1/X + 1/w: S_0 = 1/(alpha w Delta'), Delta' = alpha (1 + rho w (1-alpha)^2), S_1/S_0 = 1/w
-    v = symbols["v"]
-    first = share - 1 / rho - v - symbols["W"]
-    found = sp.Poly(lag, e).coeff_monomial(e).subs({symbols["s"]: 1 / rho, symbols["r"]: rho})
-    assert sp.simplify(sp.expand(first - found.subs(symbols["M"], big))) == 0
+    found = sp.Poly(lag, e).coeff_monomial(e).subs({s: 1 / rho, r: rho})
+    assert sp.simplify(sp.expand(share - 1 / rho - v - small_w - found)) == 0
     # the slope used above: d alpha/dw along the orbit
     odds = sp.Function("y", positive=True)(w)
-    attended = odds / (1 + odds)
-    slope = (attended * w).diff(w).subs(odds.diff(w), rho * odds / (1 + odds))
-    assert sp.simplify(slope - attended * (1 + rho * w / (1 + odds) ** 2)) == 0
+    slope = (odds / (1 + odds) * w).diff(w).subs(odds.diff(w), rho * odds / (1 + odds))
+    assert sp.simplify(slope - odds / (1 + odds) * (1 + rho * w / (1 + odds) ** 2)) == 0
     law, odds_law = LAWS["CAFO"][MARGIN, SATURATED], LAWS["CAFO"][ODDS, SATURATED]
     assert (law.constant, odds_law.constant) == (1, growth.rho)
-    assert sp.limit(
-        (law.correction - (growth.margin_l - l)).subs({growth.kappa: 0, growth.rho: 3, growth.imbalance: 0}),
-        growth.margin_l,
-        sp.oo,
-    ) == 0  # fmt: skip
+    rest = (law.correction - (growth.margin_l - l)).subs({growth.kappa: 0, growth.rho: 3, growth.imbalance: 0})
+    assert sp.limit(rest, growth.margin_l, sp.oo) == 0
     print("  w - ln w = l + 1/rho + (ln X - 1 - kappa)/(rho X) - 1/X - 1/w + ...,  X = rho w + kappa")
     print("  w = l + ln l + 1/rho + o(1),  y = rho w + kappa - ln X + ... = rho l (1 + O(ln l/l))")
 
@@ -216,7 +206,7 @@ def before_saturation() -> None:
     orbit = (1 + y0) * (order * psi1 + order**2 * psi2) + y0 * order**2 * psi1**2 / 2
     orbit = sp.expand(orbit - order * growth.rho * (w - growth.margin0))
     found1 = sp.solve(orbit.coeff(order, 1), psi1)[0]
-    found2 = sp.solve(orbit.coeff(order, 2).subs(psi1, found1), psi2)[0]
+    found2 = sp.solve(sp.Poly(orbit, order).coeff_monomial(order**2).subs(psi1, found1), psi2)[0]
     d = sp.simplify(alpha0 * margin.correction - (x - l))
     expected = found2.subs(sp.Symbol("d"), d)
     assert gap.correction is not None
@@ -377,8 +367,8 @@ def lemma_three() -> None:
             assert sp.simplify(least - w**2 / 2) == 0
         else:
             root = sp.sqrt(w**2 + nu**2)
-            assert sp.simplify(least * 2 * sp.sqrt(C) - nu * w**2 / (root * (root + nu))) == 0
-            assert (nu * w**2 / (root * (root + nu))).is_positive
+            gain = nu * w**2 / (root * (root + nu))
+            assert gain.is_positive and sp.simplify(least * 2 * sp.sqrt(C) - gain) == 0  # noqa: PT018
         print(f"  {name} output: J' > 0, and (J - J0)/w increases")
     # fixed margin, all four: implicit differentiation of A(tau) = r a with A' = 1 + y
     clock = sp.Function("tau")(ratio)

@@ -93,8 +93,6 @@ def _name(ax: Axes, where: np.ndarray, times: np.ndarray, ratios: np.ndarray, te
         padded[1:-1, 1:-1] = (
             padded[1:-1, 1:-1] & padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
         )
-        if depth.max() > max(where.shape):
-            break
     best = np.argmax(depth[rows, columns])
     ax.text(float(times[columns[best]]), float(ratios[rows[best]]), text, ha="center", va="center", fontsize=8)
 
