@@ -122,6 +122,12 @@ class TwoClocks:
         y = mp.exp(self.log_odds0 + self.change(clock))
         return y / (1 + y) * self.margin(drive)
 
+    def rate_at_start(self):
+        """dt/dw at time 0."""
+        w0 = mp.mpf(self.margin0)
+        alpha = 1 / (1 + mp.exp(-self.log_odds0))
+        return self.distinct * (mp.exp(alpha * w0) + self.classes - 1) / alpha / self.speed(w0)
+
     def at_margin(self, margin):
         """ln t, theta - theta0, dw/d ln t and d theta/dw where the margin has a value."""
         with mp.workdps(DIGITS):
