@@ -83,14 +83,14 @@ def exact(
     given = {
         "margin0": margin0, "score_gap0": score_gap0, "imbalance_ov": imbalance_ov, "imbalance_qk": imbalance_qk
     }  # fmt: skip
-    names = [str(parameterization)] if isinstance(parameterization, str) else list(parameterization)
+    several = isinstance(parameterization, list | tuple)
+    names: list[Any] = list(parameterization) if several else [parameterization]
     if not names:
         raise InvalidInput("parameterization=[] is empty; give at least one name.")
     lanes, scalar = lanes_of("ratio", ratio, minimum=0.0)
     points = {"margins": margins, "losses": losses, "log_losses": log_losses}
     index, grid = grid_of(times=times, log_times=log_times, **points)
     runs = [_run(task, name, given, lanes, index, grid, points) for name in names]
-    several = not isinstance(parameterization, str)
     if several:
         trajectory = _stack(runs, names)
     else:
