@@ -209,7 +209,7 @@ def time_along_the_orbit() -> None:
 def eligible(query: Query, background: Role) -> ClosedForm:
     """The closed form of one of the four cases."""
     closed = derive(Structure(("distinct", background), query, None, False)).closed_form
-    assert closed is not None
+    assert isinstance(closed, ClosedForm)
     return closed
 
 

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from flowsim import plot
+    from flowsim import plot, schedules
+    from flowsim.balancedness import balanced_factors, preconditioner
     from flowsim.codegen import compile
     from flowsim.errors import FileProblem, InvalidInput, NoClosedForm
-    from flowsim.laws import verify
+    from flowsim.laws import phase_diagram, verify
     from flowsim.solve.descent import descend
+    from flowsim.solve.equilibrium import Equilibrium, equilibrium
     from flowsim.solve.exact import exact, time_to
+    from flowsim.solve.frozen import fixed_attention, frozen_gate, sharpening_incentive
+    from flowsim.solve.inverse_design import ratio_for
     from flowsim.solve.ode import integrate
     from flowsim.start import Start
     from flowsim.status import Status
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 # name -> module that defines it
 _HOME = {
     "BinomialContext": "flowsim.task",
+    "Equilibrium": "flowsim.solve.equilibrium",
     "FileProblem": "flowsim.errors",
     "FixedContext": "flowsim.task",
     "Group": "flowsim.task",
@@ -40,12 +45,21 @@ _HOME = {
     "Status": "flowsim.status",
     "Task": "flowsim.task",
     "Trajectory": "flowsim.trajectory",
+    "balanced_factors": "flowsim.balancedness",
     "compile": "flowsim.codegen",
     "derive": "flowsim.theory",
     "descend": "flowsim.solve.descent",
+    "equilibrium": "flowsim.solve.equilibrium",
     "exact": "flowsim.solve.exact",
+    "fixed_attention": "flowsim.solve.frozen",
+    "frozen_gate": "flowsim.solve.frozen",
     "integrate": "flowsim.solve.ode",
+    "phase_diagram": "flowsim.laws",
     "plot": "flowsim.plot",
+    "preconditioner": "flowsim.balancedness",
+    "ratio_for": "flowsim.solve.inverse_design",
+    "schedules": "flowsim.schedules",
+    "sharpening_incentive": "flowsim.solve.frozen",
     "time_to": "flowsim.solve.exact",
     "train": "flowsim.training",
     "verify": "flowsim.laws",
@@ -53,6 +67,7 @@ _HOME = {
 
 __all__ = [
     "BinomialContext",
+    "Equilibrium",
     "FileProblem",
     "FixedContext",
     "Group",
@@ -64,12 +79,21 @@ __all__ = [
     "Status",
     "Task",
     "Trajectory",
+    "balanced_factors",
     "compile",
     "derive",
     "descend",
+    "equilibrium",
     "exact",
+    "fixed_attention",
+    "frozen_gate",
     "integrate",
+    "phase_diagram",
     "plot",
+    "preconditioner",
+    "ratio_for",
+    "schedules",
+    "sharpening_incentive",
     "time_to",
     "train",
     "verify",
@@ -80,7 +104,7 @@ def __getattr__(name: str):
     if name not in _HOME:
         raise AttributeError(f"module 'flowsim' has no attribute {name!r}")
     module = importlib.import_module(_HOME[name])
-    value = module if name == "plot" else getattr(module, name)  # flowsim.plot is a package
+    value = module if name in ("plot", "schedules") else getattr(module, name)  # these two are modules
     globals()[name] = value
     return value
 

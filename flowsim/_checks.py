@@ -3,7 +3,7 @@
 import difflib
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from flowsim.errors import InvalidInput
@@ -16,7 +16,7 @@ def real(name: str, value, *, minimum: float | None = None, above: float | None 
         InvalidInput: if `value` is no finite number or lies below the bound.
     """
     if getattr(value, "ndim", None) == 0:  # a scalar of NumPy or JAX
-        value = value.item()
+        value = "masked" if getattr(value, "mask", False) else value.item()  # item() of a masked scalar is 0
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise InvalidInput(f"{name}={show(value)} must be a number.")
     try:
@@ -32,8 +32,8 @@ def real(name: str, value, *, minimum: float | None = None, above: float | None 
     return number
 
 
-def whole(name: str, value, *, minimum: int) -> int:
-    """A whole number of at least `minimum`.
+def whole(name: str, value, *, minimum: int, maximum: int | None = None) -> int:
+    """A whole number of at least `minimum`, and at most `maximum` when that is given.
 
     Raises:
         InvalidInput: if `value` is anything else.
@@ -41,7 +41,27 @@ def whole(name: str, value, *, minimum: int) -> int:
     number = real(name, value)
     if number != int(number) or number < minimum:
         raise InvalidInput(f"{name}={show(value)} must be a whole number, at least {minimum}.")
-    return int(number)
+    exact = int(value) if isinstance(value, numbers.Integral) else int(number)  # a float rounds large integers
+    if maximum is not None and exact > maximum:
+        raise InvalidInput(f"{name}={show(value)} is too large; give a whole number of at most {maximum}.")
+    return exact
+
+
+def listing(name: str, value, wanted: str) -> list:
+    """The items of a list, tuple or one-dimensional array, which have an order and are no text.
+
+    Args:
+        name: the argument's name, for messages.
+        value: what was given.
+        wanted: what should be given, after "must be a list of".
+
+    Raises:
+        InvalidInput: if `value` is anything else.
+    """
+    ordered = hasattr(value, "__iter__") and not isinstance(value, str | bytes | bytearray | Mapping | Set)
+    if not ordered or getattr(value, "ndim", 1) == 0:
+        raise InvalidInput(f"{name}={show(value)} must be a list of {wanted}.")
+    return list(value)
 
 
 def boolean(name: str, value) -> bool:
@@ -71,5 +91,8 @@ def one_of(name: str, value, allowed: Sequence[str]) -> str:
 
 def show(value: Any) -> str:
     """A short text of a value for messages."""
-    text = repr(value)
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # Python writes no integers of more than 4300 digits
+        text = f"<{type(value).__name__} too long to print>"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -10,7 +10,7 @@ nothing but state-dependent arithmetic is left for each lane of a batch.
 # pyright: reportArgumentType=false, reportReturnType=false
 
 import keyword
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import sympy as sp
 from sympy.printing.pycode import PythonCodePrinter
@@ -47,13 +47,13 @@ def emit(flow: Flow, name: str) -> str:
 
     Args:
         flow: the symbolic flow.
-        name: one of `FUNCTIONS`.
+        name: one of `functions(flow)`.
 
     Returns:
         A function that takes and returns tuples of scalars. `softmax`, `attend`, `errors`, `joint`, `log`, `sqrt`,
         `zeros_like`, `columns` and `averaging` must be in its namespace.
     """
-    return _EMITTERS[name](flow)
+    return _emitters(flow)[name](flow)
 
 
 class _Body:
@@ -177,7 +177,7 @@ def _moments(flow: Flow, body: _Body, means: Sequence[sp.Expr]) -> dict[sp.Expr,
     return moments
 
 
-def _combine(flow: Flow, body: _Body, outputs: Sequence[sp.Expr], zero: str) -> str:
+def _combine(flow: Flow, body: _Body, outputs: Sequence[sp.Expr], zero: str) -> list[str]:
     names = _movers(flow, body, outputs)
     results = []
     for expression in outputs:
@@ -186,22 +186,62 @@ def _combine(flow: Flow, body: _Body, outputs: Sequence[sp.Expr], zero: str) -> 
             name, size = names[mover]
             terms[name] = sp.factor(coefficient * size)
         results.append(body.linear(terms) if terms else zero)
-    return _tuple(results)
+    return results
 
 
-def _reduced(flow: Flow) -> str:
+def _motion(flow: Flow) -> str:
+    """The closed system: coordinates of collapsed circuits, factors of factorized ones."""
     body = _Body(flow)
+    parts = flow.factorized_parts
+    values = {block: flow.block_values[block] for part, _ in parts for row in part.blocks for block, *_ in row}
+    for block, value in values.items():
+        body.add(str(block), print_source(value))
+    _readouts(flow, body, [symbol for symbol in flow.coordinates.state if symbol not in flow.velocity])
     _softmaxes(flow, body)
-    result = _combine(flow, body, list(flow.velocity.values()), "zeros_like(x[0])")
-    return body.render("reduced", "log_rate, x, parameters", [f"{_names(flow.coordinates.state)} = x"], result)
+    closed = [symbol for symbol in flow.velocity if symbol in flow.coordinates.state]
+    wanted = [flow.velocity[symbol] for symbol in closed] + [flow.gradient[block] for block in values]
+    sources = iter(_combine(flow, body, wanted, "zeros_like(x[0])"))
+    results = {symbol: next(sources) for symbol in closed}
+    pulls = {block: sp.Symbol(f"G_{block}") for block in values}
+    for name in pulls.values():
+        body.add(str(name), next(sources))
+    for part, side in parts:
+        moved = side.circuit.velocity(part, pulls, side.rate)
+        results.update(zip(side.circuit.state(part), map(print_source, moved), strict=True))
+    result = _tuple(results[symbol] for symbol in flow.velocity)
+    name = "reduced" if flow.closes else "motion"
+    return body.render(name, "log_rate, x, parameters", [f"{_names(flow.velocity)} = x"], result)
 
 
-def _readouts(flow: Flow, body: _Body) -> None:
-    """The coordinates from the blocks."""
+def _displacement(flow: Flow) -> str:
+    r"""The change of the coordinates with what moves: $dP\,Q + (P + dP)\,dQ$ of a product, without cancellation."""
+    body = _Body(flow)
+    change = {symbol: sp.Symbol(f"d_{symbol}") for symbol in flow.velocity}
+    for part, side in flow.factorized_parts:
+        order = side.circuit.state(part)
+        for block, value in side.circuit.blocks(part).items():
+            terms = []
+            for term in sp.Add.make_args(value):
+                p, q = (symbol for symbol in order if symbol in term.free_symbols)
+                terms.append(f"{change[p]}*{q} + ({p} + {change[p]})*{change[q]}")
+            body.add(str(block), " + ".join(terms))
+    read = [symbol for symbol in flow.coordinates.state if symbol not in flow.velocity]
+    _readouts(flow, body, read)
+    result = _tuple(str(symbol if symbol in read else change[symbol]) for symbol in flow.coordinates.state)
+    unpack = [f"{_names(flow.velocity)} = x", f"{_names(change.values())} = change"]
+    return body.render("displacement", "x, change, parameters", unpack, result)
+
+
+def _readouts(flow: Flow, body: _Body, wanted: Iterable[sp.Symbol]) -> None:
+    """Coordinates from the blocks."""
+    wanted = set(wanted)
+    keys = [key for symbol, key in zip(flow.coordinates.state, flow.coordinates.keys, strict=True) if symbol in wanted]
     origin = flow.coordinates.readouts.get(("score", flow.coordinates.reference))
-    if origin is not None and any(kind == "score" for kind, _ in flow.coordinates.keys):
+    if origin is not None and any(kind == "score" for kind, _ in keys):
         body.add("origin", _linear_source(body, flow.coordinates.weights["score", flow.coordinates.reference]))
     for symbol, key in zip(flow.coordinates.state, flow.coordinates.keys, strict=True):
+        if symbol not in wanted:
+            continue
         source = _linear_source(body, flow.coordinates.weights[key])
         body.add(str(symbol), f"({source}) - origin" if key[0] == "score" and origin is not None else source)
 
@@ -212,16 +252,16 @@ def _linear_source(body: _Body, weights: Mapping[sp.Symbol, sp.Expr]) -> str:
 
 def _gradient(flow: Flow) -> str:
     body = _Body(flow)
-    _readouts(flow, body)
+    _readouts(flow, body, flow.coordinates.state)
     _softmaxes(flow, body)
     blocks = [block.symbol for block in flow.reduction.blocks]
-    result = _combine(flow, body, [flow.gradient[b] for b in blocks], "zeros_like(blocks[0])")
+    result = _tuple(_combine(flow, body, [flow.gradient[b] for b in blocks], "zeros_like(blocks[0])"))
     return body.render("gradient", "blocks, log_rate, parameters", [f"{_names(blocks)} = blocks"], result)
 
 
 def _to_reduced(flow: Flow) -> str:
     body = _Body(flow)
-    _readouts(flow, body)
+    _readouts(flow, body, flow.coordinates.state)
     blocks = [block.symbol for block in flow.reduction.blocks]
     result = _names(flow.coordinates.state)
     return body.render("to_reduced", "blocks, parameters", [f"{_names(blocks)} = blocks"], result)
@@ -250,5 +290,15 @@ def _tuple(items: Iterable[str]) -> str:
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
-_EMITTERS = {"reduced": _reduced, "gradient": _gradient, "to_reduced": _to_reduced, "from_reduced": _from_reduced}
-FUNCTIONS = tuple(_EMITTERS)
+_SHARED = {"gradient": _gradient, "to_reduced": _to_reduced, "from_reduced": _from_reduced}
+_CLOSED = {"reduced": _motion, **_SHARED}
+_FACTORS = {"motion": _motion, "displacement": _displacement, **_SHARED}
+
+
+def _emitters(flow: Flow) -> Mapping[str, Callable[[Flow], str]]:
+    return _CLOSED if flow.closes else _FACTORS
+
+
+def functions(flow: Flow) -> tuple[str, ...]:
+    """The names of the functions of a flow's compiled field."""
+    return tuple(_emitters(flow))

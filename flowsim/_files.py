@@ -6,7 +6,19 @@ import pathlib
 import tempfile
 from collections.abc import Iterator
 
+from flowsim._checks import show
 from flowsim.errors import FileProblem
+
+
+def as_path(path: str | os.PathLike) -> pathlib.Path:
+    """The path that a user gave.
+
+    Raises:
+        FileProblem: if it is no path.
+    """
+    if not isinstance(path, str | os.PathLike) or "\0" in str(path):
+        raise FileProblem(f"path={show(path)} must be the name of a file, a str or a pathlib.Path.")
+    return pathlib.Path(path)
 
 
 @contextlib.contextmanager
@@ -19,7 +31,7 @@ def atomic_path(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     Raises:
         FileProblem: if the folder is missing, or `path` is a folder.
     """
-    path = pathlib.Path(path)
+    path = as_path(path)
     folder = path.parent
     if not folder.is_dir():
         raise FileProblem(f"path={str(path)!r}: the folder {str(folder)!r} does not exist; create it first.")

@@ -18,9 +18,13 @@ __all__ = [
     "parameterization",
     "ratios",
     "real",
+    "show",
     "whole",
 ]
 
+MOST_STEPS = 2**53
+"""Step numbers are multiplied by learning rates: beyond this a float64 no longer tells one from the next."""
+MOST_RECORDS = 10**7
 PARAMETERIZATIONS = ("CACO", "FACO", "CAFO", "FAFO")
 
 
@@ -76,6 +80,11 @@ def numeric_array(name: str, value) -> np.ndarray:
     Raises:
         InvalidInput: if `value` is not numeric.
     """
+    masked = np.ma.is_masked(value) or (isinstance(value, list | tuple) and any(x is np.ma.masked for x in value))
+    if masked:
+        raise InvalidInput(f"{name}={show(value)} has masked entries; leave them out or fill them with numbers.")
+    if isinstance(value, bytearray | memoryview):  # NumPy reads their bytes as numbers
+        raise InvalidInput(f"{name}={show(value)} must be a number or a list of numbers.")
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:

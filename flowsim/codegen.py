@@ -14,7 +14,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from flowsim import _emit, _jax, _logdomain, _observe
+from flowsim import _emit, _jax, _logdomain, _observe, circuits
+from flowsim._checks import show
 from flowsim._observe import Observables
 from flowsim.errors import InvalidInput
 from flowsim.task import Task
@@ -47,9 +48,11 @@ class CompiledField(eqx.Module):
     It holds no arrays: it is hashable, equal to every other field compiled from the same flow, and passes through
     transformations as a static value. The methods work under `jit`, `vmap` and `grad`.
 
-    Two states are in use. The *blocks* $B$ (`n_blocks` numbers in the order of `block_names`) are the symmetric
-    matrices. The *reduced* state $x$ (`n_reduced` numbers: score gaps to the reference group with the first distinct
-    group's first, margins, never-label logits) is what the loss sees, and closes on itself for collapsed circuits.
+    The *state* (`n_state` numbers in the order of `state_names`) is what is trained: the *blocks* $B$ of collapsed
+    circuits (`n_blocks` in all, in the order of `block_names`), the factors of factorized ones. The *reduced* state $x$
+    (`n_reduced` numbers: score gaps to the reference group with the first distinct group's first, margins, never-label
+    logits) is what the loss sees; it closes on itself if both circuits are collapsed. The *motion* $y$ (`n_motion`
+    numbers) is the smallest state that closes: reduced coordinates of collapsed circuits, factors that the loss drives.
 
     Attributes:
         flow: the symbolic flow.
@@ -57,22 +60,61 @@ class CompiledField(eqx.Module):
 
     flow: Flow = eqx.field(static=True)
 
-    def __call__(
-        self, time: Any, state: Float[Array, " n_blocks"], parameters: Parameters
-    ) -> Float[Array, " n_blocks"]:
-        """The time derivative of the blocks.
+    def __call__(self, time: Any, state: Float[Array, " n_state"], parameters: Parameters) -> Float[Array, " n_state"]:
+        """The time derivative of the state.
 
         Args:
             time: ignored; the flow is autonomous.
-            state: the blocks.
+            state: blocks of collapsed circuits, factors of factorized ones.
             parameters: the task's numbers.
 
         Returns:
             Their derivative by time.
         """
         del time
-        rates = jnp.where(jnp.asarray(self.is_qk), parameters.ratio, 1.0)
-        return -rates * self.gradient(state, 0.0, parameters)
+        pair = self.circuits
+        return pair.velocity(state, self.gradient(pair.blocks(state), 0.0, parameters), parameters.ratio)
+
+    def motion(self, log_rate: Float[ArrayLike, ""], y: tuple[Array, ...], parameters: Parameters) -> tuple[Array, ...]:
+        r"""The velocity of the motion times a rate, $e^{\text{log rate}}\, dy/dt$, as a tuple of scalars.
+
+        Args:
+            log_rate: logarithm of the rate; 0 for the derivative by time.
+            y: the motion.
+            parameters: the task's numbers.
+
+        Returns:
+            The velocity, as accurate as `reduced`.
+        """
+        return _function(self.flow, "reduced" if self.flow.closes else "motion")(log_rate, y, parameters)
+
+    def displacement(
+        self, y: tuple[Array, ...], change: tuple[Array, ...], parameters: Parameters
+    ) -> tuple[Array, ...]:
+        """The change of the reduced state that a change of the motion makes, without cancellation.
+
+        Args:
+            y: the motion before the change; zeros give the reduced state of `change` itself.
+            change: the change.
+            parameters: the task's numbers.
+
+        Returns:
+            The change of the reduced state, as a tuple of scalars.
+        """
+        return change if self.flow.closes else _function(self.flow, "displacement")(y, change, parameters)
+
+    def motion_of(self, state: Float[Array, " n_state"], parameters: Parameters) -> tuple[Array, ...]:
+        """The motion of a state, as a tuple of scalars.
+
+        Args:
+            state: blocks and factors.
+            parameters: the task's numbers.
+
+        Returns:
+            Reduced coordinates of the collapsed circuits and factors of the factorized ones.
+        """
+        x = dict(zip(self.reduced_names, self.to_reduced(self.circuits.blocks(state), parameters), strict=True))
+        return tuple(x[name] if name in x else state[self.state_names.index(name)] for name in self.motion_names)
 
     def reduced(
         self, log_rate: Float[ArrayLike, ""], x: Float[Array, " n_reduced"], parameters: Parameters
@@ -188,9 +230,34 @@ class CompiledField(eqx.Module):
         )
 
     @property
+    def circuits(self) -> circuits.Pair:
+        """The circuits in numbers."""
+        return _circuits(self.flow)
+
+    @property
     def source(self) -> str:
         """The generated source, for inspection."""
-        return "\n\n".join(_source(self.flow, name) for name in _emit.FUNCTIONS)
+        return "\n\n".join(_source(self.flow, name) for name in _emit.functions(self.flow))
+
+    @property
+    def n_state(self) -> int:
+        """Length of the state."""
+        return len(self.state_names)
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of the state's entries, in order."""
+        return tuple(map(str, self.flow.block_velocity))
+
+    @property
+    def n_motion(self) -> int:
+        """Length of the motion."""
+        return len(self.motion_names)
+
+    @property
+    def motion_names(self) -> tuple[str, ...]:
+        """Names of the motion's entries, in order."""
+        return tuple(map(str, self.flow.velocity))
 
     @property
     def n_blocks(self) -> int:
@@ -223,7 +290,6 @@ class CompiledField(eqx.Module):
         return tuple(block.circuit == "qk" for block in self.flow.reduction.blocks)
 
 
-@functools.cache
 def compile(flow: Flow) -> CompiledField:
     """Compiles a symbolic flow to a JAX vector field.
 
@@ -238,7 +304,12 @@ def compile(flow: Flow) -> CompiledField:
     """
     _jax.require_x64()
     if not isinstance(flow, Flow):
-        raise InvalidInput(f"flow={flow!r} must be a flow; pass what flowsim.derive returned.")
+        raise InvalidInput(f"flow={show(flow)} must be a flow; pass what flowsim.derive returned.")
+    return _field(flow)
+
+
+@functools.cache
+def _field(flow: Flow) -> CompiledField:
     return CompiledField(flow)
 
 
@@ -253,6 +324,11 @@ def _function(flow: Flow, name: str) -> Callable[..., tuple[Array, ...]]:
     title = f"<flowsim {flow.parameterization} {name} of {', '.join(flow.structure.roles)}>"
     exec(builtins.compile(_source(flow, name), title, "exec"), namespace)
     return namespace[name]
+
+
+@functools.cache
+def _circuits(flow: Flow) -> circuits.Pair:
+    return circuits.circuits_of(flow)
 
 
 @functools.cache

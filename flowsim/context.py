@@ -6,16 +6,18 @@ any finite list.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
-from flowsim._checks import real, whole
+from flowsim._checks import listing, real, show, whole
 from flowsim.errors import InvalidInput
 
 Role = Literal["distinct", "common", "null"]
 ROLES: tuple[Role, ...] = ("distinct", "common", "null")
 # The probabilities of a mixture are typed in by hand: accept what decimal rounding leaves, then renormalize.
 _PROBABILITY_SLACK = 1e-9
+# A binomial context has a composition for each number of hits, and each is a term of every mean.
+_LONGEST = 10**6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +38,9 @@ class Group:
 
     def __post_init__(self):
         if not isinstance(self.name, str) or not self.name:
-            raise InvalidInput(f"Group name={self.name!r} must be a non-empty string.")
-        if self.role not in ROLES:
-            raise InvalidInput(f"Group {self.name!r} has role={self.role!r}; use one of {', '.join(ROLES)}.")
+            raise InvalidInput(f"Group name={show(self.name)} must be a non-empty string.")
+        if not isinstance(self.role, str) or self.role not in ROLES:
+            raise InvalidInput(f"Group {self.name!r} has role={show(self.role)}; use one of {', '.join(ROLES)}.")
         types = 1 if self.role == "null" else whole(f"Group {self.name!r} types", self.types, minimum=1)
         object.__setattr__(self, "types", types)
 
@@ -73,7 +75,7 @@ class FixedContext:
         named = {"distinct": distinct, "common": common, "null": null}
         given = {name: _count(f"FixedContext {name}", value) for name, value in named.items() if value is not None}
         if counts is not None and given:
-            raise InvalidInput(f"FixedContext got counts={counts!r} and {', '.join(given)}=; give one form only.")
+            raise InvalidInput(f"FixedContext got counts={show(counts)} and {', '.join(given)}=; give one form only.")
         if counts is None and not given:
             raise InvalidInput("FixedContext() is empty; give for instance distinct=32, common=31, or counts=(32, 31).")
         listed = None if counts is None else _counts("FixedContext counts", counts)
@@ -124,7 +126,7 @@ class BinomialContext:
     gamma: float
 
     def __post_init__(self):
-        object.__setattr__(self, "length", whole("BinomialContext length", self.length, minimum=1))
+        object.__setattr__(self, "length", whole("BinomialContext length", self.length, minimum=1, maximum=_LONGEST))
         gamma = real("BinomialContext gamma", self.gamma)
         if not 0 <= gamma <= 1:
             raise InvalidInput(f"BinomialContext gamma={gamma!r} is not a probability; give a number in [0, 1].")
@@ -164,12 +166,12 @@ class MixtureContext:
 
     def __init__(self, compositions: Sequence[tuple[float, Sequence[float]]]):
         items = []
+        wanted = "(probability, counts) pairs, for instance [(0.3, (8, 10)), (0.7, (12, 5))]"
         try:
-            pairs = [(pair[0], pair[1]) for pair in compositions]
+            pairs = [(pair[0], pair[1]) for pair in listing("MixtureContext compositions", compositions, wanted)]
         except (TypeError, IndexError, KeyError) as error:
             raise InvalidInput(
-                f"MixtureContext({compositions!r}) must be a list of (probability, counts) pairs, "
-                "for instance [(0.3, (8, 10)), (0.7, (12, 5))]."
+                f"MixtureContext compositions={show(compositions)} must be a list of {wanted}."
             ) from error
         if not pairs:
             raise InvalidInput("MixtureContext([]) is empty; give at least one (probability, counts) pair.")
@@ -216,14 +218,13 @@ def _group_advice(role: str) -> str:
 def _count(name: str, value) -> float:
     count = real(name, value)
     if count < 0:
-        raise InvalidInput(f"{name}={value!r} is negative; give the number of positions, at least 0.")
+        raise InvalidInput(f"{name}={show(value)} is negative; give the number of positions, at least 0.")
     return count
 
 
 def _counts(name: str, values) -> tuple[float, ...]:
-    if isinstance(values, (str, Mapping)) or not hasattr(values, "__iter__"):
-        raise InvalidInput(f"{name}={values!r} must be a list of position counts, one for each group.")
-    return tuple(_count(f"{name}[{i}]", value) for i, value in enumerate(values))
+    listed = listing(name, values, "position counts, one for each group")
+    return tuple(_count(f"{name}[{i}]", value) for i, value in enumerate(listed))
 
 
 def _not_all_zero(name: str, counts: Sequence[float]) -> None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from flowsim._checks import boolean, one_of, whole
+from flowsim._checks import boolean, one_of, show, whole
 from flowsim.context import BinomialContext, Context, FixedContext, Group, MixtureContext, Role
 from flowsim.errors import InvalidInput
 
@@ -107,7 +107,7 @@ class Task:
         set_(self, "classes", whole("classes", classes, minimum=2))
         set_(self, "groups", _groups(distinct, common, null, groups))
         if not isinstance(context, (FixedContext, BinomialContext, MixtureContext)):
-            raise InvalidInput(f"context={context!r} must be a FixedContext, BinomialContext or MixtureContext.")
+            raise InvalidInput(f"context={show(context)} must be a FixedContext, BinomialContext or MixtureContext.")
         set_(self, "context", context)
         set_(self, "query", one_of("query", query, QUERIES))
         set_(self, "attend_query", boolean("attend_query", attend_query))
@@ -188,7 +188,7 @@ def _groups(distinct, common, null, groups) -> tuple[Group, ...]:
             raise InvalidInput("groups= was given together with distinct=, common= or null=; give one form only.")
         listed = tuple(groups) if isinstance(groups, Sequence) and not isinstance(groups, str) else None
         if listed is None or not all(isinstance(group, Group) for group in listed):
-            raise InvalidInput(f"groups={groups!r} must be a list of flowsim.Group.")
+            raise InvalidInput(f"groups={show(groups)} must be a list of flowsim.Group.")
     else:
         listed = ()
         if distinct is not None:

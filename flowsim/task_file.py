@@ -2,12 +2,11 @@
 
 import json
 import os
-import pathlib
 import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from flowsim._files import write_text
+from flowsim._files import as_path, write_text
 from flowsim.errors import FileProblem, InvalidInput
 from flowsim.task import BinomialContext, Context, FixedContext, Group, MixtureContext, Task
 
@@ -85,7 +84,7 @@ def task_from_toml(path: str | os.PathLike) -> Task:
         FileProblem: if the file is missing or is no TOML.
         InvalidInput: if a key is unknown or a value is not usable.
     """
-    path = pathlib.Path(path)
+    path = as_path(path)
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,6 +1,7 @@
 """What every solver returns: observables over lanes and time (theory and training alike)."""
 
 import dataclasses
+import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -17,13 +18,14 @@ from flowsim import (
     _validate,
 )
 from flowsim.errors import InvalidInput
+from flowsim.solve.line_start import line_start
 from flowsim.status import Status
 from flowsim.task import Task
 
 LANE_AXES = ("parameterization", "ratio", "lr", "seed")
 OBSERVABLES = ("margin", "score_gap", "score_gap_change", "log_odds", "log_error", "log_loss")
 _LANE_ARRAYS = (*OBSERVABLES, "status", "n_steps", "margins", "scores", "log_attentions")
-METHODS = ("exact", "ode", "descent", "training", "given")
+METHODS = ("exact", "frozen-gate", "ode", "descent", "training", "given")
 
 
 class Settings(Mapping):
@@ -80,7 +82,7 @@ class Trajectory(eqx.Module):
         coords: values along each lane axis (and of each scalar that dropped its axis).
         task: the task, if known.
         parameterization: CACO, FACO, CAFO or FAFO.
-        method: `"exact"`, `"ode"`, `"descent"`, `"training"` or `"given"`.
+        method: `"exact"`, `"frozen-gate"`, `"ode"`, `"descent"`, `"training"` or `"given"`.
         settings: plain values that, with the task, reproduce the trajectory; versions are added when it is saved.
     """
 
@@ -172,6 +174,12 @@ class Trajectory(eqx.Module):
             raise InvalidInput(f"axis={axis!r} is not among the trajectory's lane axes {self.axes}.")
         position = self.axes.index(axis)
         n = self.lanes[position]
+        try:
+            operator.index(i)
+        except TypeError:
+            raise InvalidInput(
+                f"{axis}={_validate.show(i)} must be an index, a whole number; the values are in coords[{axis!r}]."
+            ) from None
         if not -n <= i < n:
             raise InvalidInput(f"{axis}={i} is out of range; the axis has {n} entries.")
         changes: dict[str, Any] = {}
@@ -185,6 +193,11 @@ class Trajectory(eqx.Module):
         if axis in self.coords:
             value = self.coords[axis]
             changes["coords"] = {**self.coords, axis: value[i]}
+            if axis == "parameterization":  # the settings of several parameterizations are lists
+                changes["parameterization"] = str(value[i])
+                changes["settings"] = {
+                    name: value[i] if isinstance(value, tuple) else value for name, value in self.settings.items()
+                }
         return dataclasses.replace(self, **changes)
 
     def to_xarray(self):
@@ -212,7 +225,7 @@ class Trajectory(eqx.Module):
         """Reads a trajectory that `save` wrote.
 
         Raises:
-            FileProblem: if the file is missing, truncated, or was not written by flowsim.
+            FileProblem: if the file is missing, damaged, or was not written by flowsim.
         """
         from flowsim.trajectory_file import load
 
@@ -231,8 +244,10 @@ class Trajectory(eqx.Module):
         task: Task | None = None,
         parameterization: str = "CACO",
         ratio=None,
-        margin0: float = 0.0,
-        score_gap0: float = 0.0,
+        margin0: float | None = None,
+        score_gap0: float | None = None,
+        imbalance_ov: float | None = None,
+        imbalance_qk: float | None = None,
     ) -> "Trajectory":
         r"""Builds a trajectory from one's own logs, to judge it with `flowsim.verify`.
 
@@ -247,8 +262,10 @@ class Trajectory(eqx.Module):
             task: the task; without it laws are judged without predicted constants.
             parameterization: which model was trained.
             ratio: $\eta_{QK}/\eta_{OV}$, a number or one for each row.
-            margin0: the margin at time 0.
-            score_gap0: the score gap at time 0.
+            margin0: the margin at time 0; None for the default, 0 for a collapsed output-value circuit, else 0.01.
+            score_gap0: the score gap at time 0; None for the default, as for the margin.
+            imbalance_ov: imbalance of a factorized output-value circuit; None for 0.
+            imbalance_qk: imbalance of a factorized query-key circuit; None for 0.
 
         Returns:
             A trajectory with `method="given"`.
@@ -259,7 +276,7 @@ class Trajectory(eqx.Module):
         grid, _ = _validate.log_time_grid(times, log_times)
         _validate.parameterization(parameterization)
         if task is not None and not isinstance(task, Task):
-            raise InvalidInput(f"task={task!r} must be a flowsim.Task or None.")
+            raise InvalidInput(f"task={_validate.show(task)} must be a flowsim.Task or None.")
         values, scalar = (None, True) if ratio is None else _validate.ratios(ratio)
         lanes = () if values is None or scalar else (values.size,)
         shape = (*lanes, grid.size)
@@ -273,7 +290,14 @@ class Trajectory(eqx.Module):
         if margin is None:
             raise InvalidInput("margin=None: a trajectory needs its margins; give an array.")
         arrays = {name: _observable(name, value, shape) for name, value in given.items()}
-        starts = {"margin": _validate.real("margin0", margin0), "score_gap": _validate.real("score_gap0", score_gap0)}
+        start = line_start(
+            parameterization,
+            margin0=margin0,
+            score_gap0=score_gap0,
+            imbalance_ov=imbalance_ov,
+            imbalance_qk=imbalance_qk,
+        )
+        starts = {"margin": start.margin0, "score_gap": start.score_gap0}
         if np.isneginf(grid[0]):  # time 0 was recorded: what is said of the start must agree with it
             for name, value in starts.items():
                 recorded = np.asarray(arrays[name])[..., 0]
@@ -292,7 +316,7 @@ class Trajectory(eqx.Module):
             task=task,
             parameterization=parameterization,
             method="given",
-            settings={f"{name}0": value for name, value in starts.items()},
+            settings=start.plain,
             **arrays,  # pyright: ignore[reportArgumentType]  the names are those of `given`
         )
 

@@ -3,7 +3,6 @@
 import importlib.metadata
 import json
 import os
-import pathlib
 import platform
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +12,9 @@ import numpy as np
 import xarray as xr
 
 import flowsim
-from flowsim._files import atomic_path
+from flowsim._files import as_path, atomic_path
 from flowsim.errors import FileProblem, InvalidInput
+from flowsim.status import Status
 from flowsim.task import Task
 from flowsim.trajectory import METHODS, OBSERVABLES, Trajectory
 
@@ -94,6 +94,9 @@ def from_dataset(dataset: xr.Dataset) -> Trajectory:
     method = str(dataset.attrs["method"])
     if method not in METHODS:
         raise InvalidInput(f"method={method!r} is unknown.")
+    unknown = set(np.unique(dataset["status"].values).tolist()) - {int(status) for status in Status}
+    if unknown:
+        raise InvalidInput(f"status={min(unknown)} is unknown; the file is damaged or of a later flowsim.")
     optional = {name: jnp.asarray(dataset[name].values) for name in _NUMBERED if name in dataset}
     names = [str(name) for name in dataset.data_vars]
     return Trajectory(
@@ -120,22 +123,29 @@ def save(trajectory: Trajectory, path: str | os.PathLike, *, overwrite: bool = F
         FileProblem: if the name does not end in .nc, the file exists and `overwrite` is false, or the folder is
             missing.
     """
-    path = pathlib.Path(path)
+    path = as_path(path)
     if path.suffix != ".nc":
         raise FileProblem(f"path={str(path)!r} must end in .nc.")
     if path.exists() and not overwrite:
         raise FileProblem(f"path={str(path)!r} exists; give overwrite=True to replace it.")
+    dataset = to_dataset(trajectory)
+    # HDF5 checks these sums when it reads; it keeps none for single numbers
+    checksums = {name: {"fletcher32": True} for name, variable in dataset.variables.items() if variable.ndim}
     with atomic_path(path) as temporary:
-        to_dataset(trajectory).to_netcdf(temporary, engine="h5netcdf")
+        dataset.to_netcdf(temporary, engine="h5netcdf", encoding=checksums)
 
 
 def load(path: str | os.PathLike) -> Trajectory:
     """Reads a file that `save` wrote.
 
     Raises:
-        FileProblem: if it is missing, truncated, or not one of flowsim's.
+        FileProblem: if it is missing, damaged, or not one of flowsim's.
     """
-    path = pathlib.Path(path)
+    path = as_path(path)
+    if path.is_dir():
+        inside = ", ".join(sorted(item.name for item in path.glob("*.nc")))
+        fix = f"give one of its files: {inside}" if inside else "give a file that Trajectory.save wrote"
+        raise FileProblem(f"{str(path)!r} is a folder, not a trajectory file; {fix}.")
     if not path.is_file():
         raise FileProblem(f"trajectory file {str(path)!r} does not exist; check the path.")
     try:
@@ -145,8 +155,8 @@ def load(path: str | os.PathLike) -> Trajectory:
         raise FileProblem(f"trajectory file {str(path)!r} cannot be used: {error}") from error
     except Exception as error:  # HDF5 reports damage through many exception types
         raise FileProblem(
-            f"trajectory file {str(path)!r} is truncated or no NetCDF file of flowsim's ({type(error).__name__}); "
-            "write it again with Trajectory.save."
+            f"trajectory file {str(path)!r} is damaged, truncated or no NetCDF file of flowsim's "
+            f"({type(error).__name__}); write it again with Trajectory.save."
         ) from error
 
 

@@ -205,3 +205,75 @@ def project(task: Task, w_qk, w_ov) -> np.ndarray:
         if rest:
             t2.append((np.ones((1, rest)) / np.sqrt(rest) @ ov[classes:] @ token).item())
     return np.array(s + t + big_s + t1 + t2)
+
+
+class Factors(NamedTuple):
+    """Full factor matrices: W_QK = W_K W_Q^T and W_OV = W_O W_V; the hidden space carries the symmetry."""
+
+    key: np.ndarray  # tokens x hidden
+    query: np.ndarray  # queries x hidden
+    output: np.ndarray  # outputs x hidden
+    value: np.ndarray  # hidden x tokens
+
+
+def symmetric_factors(task: Task, parts: dict[str, tuple[np.ndarray, np.ndarray]]) -> Factors:
+    """Full factors from the block factors (P, Q) of each part: standard and trivial copies in the hidden space.
+
+    Parts: qk_standard (distinct groups x 1; per-class query only), qk_trivial (groups x 1), ov_standard (1 x distinct
+    groups), ov_trivial (1 or 2 x groups).
+    """
+    classes, rest = task.classes, task.other_outputs
+    basis, ones = _standard_basis(classes), np.ones((classes, 1)) / np.sqrt(classes)
+    groups = _row_groups(task)
+    per_class = task.query == "per-class"
+    none = np.zeros((len(groups), 0)), np.zeros((0, len(groups)))
+    standard_qk, trivial_qk = parts.get("qk_standard", none), parts["qk_trivial"]
+    standard_ov, trivial_ov = parts["ov_standard"], parts["ov_trivial"]
+
+    def tokens(standard_rows: np.ndarray, trivial_rows: np.ndarray) -> np.ndarray:
+        rows = np.zeros((n_tokens(task), (classes - 1) * standard_rows.shape[1] + trivial_rows.shape[1]))
+        distinct = 0
+        for g, (role, index) in enumerate(groups):
+            types = np.ones((index.shape[1], 1)) / np.sqrt(index.shape[1])
+            carries = role == "distinct"
+            standard = np.kron(basis, standard_rows[distinct]) if carries else np.zeros((1, rows.shape[1]))
+            trivial = np.kron(ones if carries else np.ones((1, 1)), trivial_rows[g])
+            if carries:
+                distinct += 1
+                rows[index.ravel(), : standard.shape[1]] = np.kron(standard, types)
+            rows[index.ravel(), (classes - 1) * standard_rows.shape[1] :] = np.kron(trivial, types)
+        return rows
+
+    if per_class:
+        query = np.hstack([np.kron(basis, standard_qk[1].T), np.kron(ones, trivial_qk[1].T)])
+    else:
+        query = trivial_qk[1].T
+    labels = np.hstack([np.kron(basis, standard_ov[0]), np.kron(ones, trivial_ov[0][:1])])
+    never = np.zeros((rest, labels.shape[1]))
+    if rest:
+        never[:, (classes - 1) * standard_ov[0].shape[1] :] = trivial_ov[0][1] / np.sqrt(rest)
+    return Factors(
+        tokens(standard_qk[0], trivial_qk[0]),
+        query,
+        np.vstack([labels, never]),
+        tokens(standard_ov[1].T, trivial_ov[1].T).T,
+    )
+
+
+def _factor_loss(key, query, output, value, sequences: Sequences):
+    return loss(key @ query.T, output @ value, sequences)
+
+
+_factor_gradient = jax.jit(jax.grad(_factor_loss, argnums=(0, 1, 2, 3)))
+
+
+def factor_gradient(factors: Factors, sequences: Sequences) -> Factors:
+    """The autodiff gradient by the four factors; shapes are padded so that random tasks share compiled code."""
+    tokens, outputs, hidden = sequences.appearances.shape[1], len(sequences.possible), 32
+    shapes = (tokens, hidden), (-(-len(factors.query) // 8) * 8, hidden), (outputs, hidden), (hidden, tokens)
+    padded = [
+        np.pad(matrix, [(0, n - m) for n, m in zip(shape, matrix.shape, strict=True)])
+        for matrix, shape in zip(factors, shapes, strict=True)
+    ]
+    gradient = _factor_gradient(*padded, sequences)
+    return Factors(*(np.asarray(g)[: m.shape[0], : m.shape[1]] for g, m in zip(gradient, factors, strict=True)))

@@ -18,6 +18,7 @@ SOLVERS = {
 }
 TIMED = ("exact", "integrate")
 STEPPED = ("descend", "train")
+MASKED = np.ma.array([1.0, 2.0], mask=[False, True])
 # values that are no positive finite number
 NOT_A_RATE = [
     -1.0,
@@ -52,13 +53,33 @@ def test_ratio(solver, value):
     one_sentence(lambda: SOLVERS[solver](ratio=value), "ratio")
 
 
+@pytest.mark.parametrize("value", [MASKED, [np.ma.masked, 1.0], {1.0, 2.0}, np.ma.masked, bytearray(b"1")], ids=repr)
+def test_what_numpy_would_read_as_numbers(value):
+    one_sentence(lambda: SOLVERS["exact"](ratio=value), "ratio=")
+
+
+def test_the_most_steps_of_the_integrator():
+    one_sentence(lambda: SOLVERS["integrate"](max_steps=10**30), "max_steps", "at most")
+
+
+@pytest.mark.parametrize("losses", [{"log_losses": [1000.0]}, {"losses": [1e300]}], ids=repr)
+def test_losses_above_the_start(losses):
+    ((name, (value,)),) = losses.items()
+    one_sentence(lambda: SOLVERS["exact"](times=None, **losses), f"{name} holds {value!r}")
+
+
+@pytest.mark.parametrize("value", [[], None, {}], ids=repr)
+def test_compile(value):
+    one_sentence(lambda: fs.compile(value), "flow=")
+
+
 @pytest.mark.parametrize("value", [0.0, *NOT_A_RATE], ids=repr)
 @pytest.mark.parametrize("solver", STEPPED)
 def test_lr(solver, value):
     one_sentence(lambda: SOLVERS[solver](lr=value), "lr")
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, math.nan, "ten", None, True], ids=repr)
+@pytest.mark.parametrize("value", [0, -1, 1.5, math.nan, "ten", None, True, 10**30], ids=repr)
 @pytest.mark.parametrize("name", ["steps", "points"])
 @pytest.mark.parametrize("solver", STEPPED)
 def test_steps_and_points(solver, name, value):
@@ -87,7 +108,7 @@ def test_no_times_and_two_kinds_of_times(solver):
     one_sentence(lambda: SOLVERS[solver](log_times=[1.0]), "times=", "log_times=")
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, "abc", None], ids=repr)
+@pytest.mark.parametrize("value", [math.nan, math.inf, "abc", {1.0}, np.ma.masked], ids=repr)
 @pytest.mark.parametrize("name", ["margin0", "score_gap0"])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_start(solver, name, value):
@@ -135,6 +156,19 @@ FIXED = fs.FixedContext(distinct=3, common=3)
         (lambda: fs.MixtureContext([(0.5, (1, 2)), (0.4, (2, 1))]), ["sum to 0.9", "1"]),
         (lambda: fs.MixtureContext([(1.5, (1, 2)), (-0.5, (2, 1))]), ["1.5", "[0, 1]"]),
         (lambda: fs.MixtureContext([(1.0, (0, 0))]), ["no positions"]),
+        (lambda: fs.MixtureContext({(1.0, (1, 2))}), ["compositions", "list"]),  # pyright: ignore[reportArgumentType]
+        (lambda: fs.MixtureContext([(1.0, {1, 2})]), ["counts 0={1, 2}", "list"]),  # pyright: ignore[reportArgumentType]
+        (lambda: fs.MixtureContext([(1.0, np.array(3.0))]), ["counts 0=array(3.)"]),
+        (lambda: fs.FixedContext(counts=np.array(3.0)), ["counts=array(3.)"]),  # pyright: ignore[reportArgumentType]
+        (lambda: fs.FixedContext(counts=b"1"), ["counts=b'1'"]),
+        (lambda: fs.FixedContext(counts={3, 4}), ["counts={3, 4}"]),  # pyright: ignore[reportArgumentType]
+        (lambda: fs.FixedContext(counts=MASKED), ["counts[1]", "mask"]),
+        (lambda: fs.Group("a", np.array(["distinct", "common"])), ["role=array"]),  # pyright: ignore[reportArgumentType]
+        (lambda: fs.Task(classes=10**400, distinct=2, common=2, context=FIXED), ["classes", "too large"]),
+        (lambda: fs.Task(classes=10**5000, distinct=2, common=2, context=FIXED), ["classes", "too large"]),
+        (lambda: fs.Task(classes=2, distinct=2, common=2, context=np.ones((99, 99))), ["context=array"]),
+        (lambda: fs.BinomialContext(length=10**300, gamma=0.5), ["length", "1000000"]),
+        (lambda: fs.Start(ov_standard=np.ones((2, 2))), ["ov_standard", "(2, 2)"]),  # pyright: ignore[reportArgumentType]
     ],
 )
 def test_tasks(make, fragments):
@@ -169,6 +203,21 @@ def test_saving_over_a_file_or_into_no_folder(trajectory, tmp_path):
     assert [item.name for item in tmp_path.iterdir()] == ["x.nc"]
 
 
+@pytest.mark.parametrize("value", [None, 3, b"x.nc", "x\0.nc"], ids=repr)
+def test_paths_that_are_none(trajectory, value):
+    figure = fs.plot.theory_vs_simulation(trajectory)
+    for call in (trajectory.save, fs.Trajectory.load, fs.Task.from_toml, lambda path: fs.plot.savefig(figure, path)):
+        one_sentence(lambda call=call: call(value), "path=")
+    one_sentence(lambda: fs.plot.savefig(None, "x.png"), "figure=None")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("value", ["a", None, 0.5, np.array(0.5), np.array([0, 1])], ids=repr)
+def test_lanes_that_are_none(value):
+    trajectory = SOLVERS["exact"](ratio=[1.0, 2.0])
+    one_sentence(lambda: trajectory.lane(ratio=value), "ratio=", "index")
+    assert trajectory.lane(ratio=np.int64(1)).coords["ratio"] == 2.0
+
+
 def test_loading_what_is_missing_truncated_or_foreign(trajectory, tmp_path):
     one_sentence(lambda: fs.Trajectory.load(tmp_path / "x.nc"), "x.nc", "does not exist")
     trajectory.save(tmp_path / "x.nc")
@@ -179,6 +228,23 @@ def test_loading_what_is_missing_truncated_or_foreign(trajectory, tmp_path):
     with h5py.File(tmp_path / "foreign.nc", "w") as file:
         file["margin"] = [1.0, 2.0]
     one_sentence(lambda: fs.Trajectory.load(tmp_path / "foreign.nc"), "foreign.nc")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_loading_a_file_with_one_byte_of_the_numbers_changed(tmp_path, shared):
+    trajectory = SOLVERS["exact"](ratio=[1.0, 2.0] if shared else 1.0, times=np.linspace(1, 9, 50))
+    trajectory.save(tmp_path / "x.nc")
+    whole = bytearray((tmp_path / "x.nc").read_bytes())
+    for name in ("margin", "log_loss", "log_time"):
+        at = whole.find(np.asarray(getattr(trajectory, name)).tobytes()[:64])
+        assert at > 0
+        damaged = whole.copy()
+        damaged[at + 17] ^= 1
+        (tmp_path / "damaged.nc").write_bytes(damaged)
+        one_sentence(lambda: fs.Trajectory.load(tmp_path / "damaged.nc"), "damaged.nc", "is damaged, ")
+    with h5py.File(tmp_path / "x.nc", "a") as file:
+        file["status"][...] = 77  # pyright: ignore[reportIndexIssue]
+    one_sentence(lambda: fs.Trajectory.load(tmp_path / "x.nc"), "x.nc", "status=77")
 
 
 @pytest.mark.parametrize(

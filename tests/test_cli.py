@@ -1,9 +1,11 @@
 """The command line: help without heavy imports, exit codes, one sentence for each bad input, JSON."""
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -24,7 +26,7 @@ import flowsim
 from flowsim import _cache, cli
 from flowsim.cli._agreement import agreement
 from flowsim.cli._options import log_time_grid
-from flowsim.cli._tables import exp_text
+from flowsim.cli._tables import attention_text, exp_text
 from flowsim.results import output_folder
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -109,6 +111,8 @@ BAD = {
     "ratio nan": (["integrate", "--ratio", "nan"], ["--ratio nan", "finite"]),
     "ratio infinite": (["verify", "--ratio", "inf"], ["--ratio inf", "finite"]),
     "ratio negative": (["train", "--ratio", "-1"], ["--ratio -1", "at least 0"]),
+    "ratio twice": (["verify", "--ratio", "1,2", "--ratio", "1.0"], ["--ratio 1 ", "twice"]),
+    "learning rate twice": (["train", "--lr", "0.1,0.1"], ["--lr 0.1 ", "twice"]),
     "one of many ratios": (["verify", "--ratio", "1", "--ratio", "-2"], ["--ratio -2"]),
     "ratio list with a hole": (["integrate", "--ratio", "1,,2"], ["--ratio ''"]),
     "sweep from zero": (["sweep", "--ratio-min", "0"], ["--ratio-min 0", "above 0"]),
@@ -331,6 +335,7 @@ def test_numbers_that_are_not_finite_are_null_in_json(run):
 def test_horizons_beyond_float64_are_printed(run):
     _, out, _ = run("integrate", "--log-t-max", "1000", "--points", "2")
     assert "1.970e+434" in out  # e^1000 = 1.970e434
+    assert "shown" not in out
     assert "inf" not in out
 
 
@@ -371,7 +376,7 @@ def test_sweep_covers_the_ratios_and_is_saved(run):
 
 def test_closed_form_that_is_missing_is_refused_with_its_condition(run):
     refused(run("integrate", "--method", "exact", "--other-outputs", "5"), "other_outputs")
-    refused(run("sweep", "--binomial", "5,0.5"), "compositions")
+    refused(run("sweep", "--binomial", "5,0.5"), "compositions", "--method ode")
     refused(run("integrate", "--parameterization", "FAFO"), "FAFO")
 
 
@@ -392,6 +397,7 @@ def test_main_job_prints_equations_agreement_and_verdicts(results):
     for word in ("dw/dt", "closed form", "against the closed form", "trained matrices", "asymmetry", "paper-claim"):
         assert word in out
     assert re.search(r"score gap +log\^2 t, early +\S+ +1\.43\d+e-5 +1\.43\d+e-5", out)  # seen at the small ratio
+    assert "flowsim.json" in out
     assert re.search(r"ratio 1: paper-claim score gap log\^2 t fails", out)
 
 
@@ -466,10 +472,11 @@ def test_results_are_replaced_only_with_overwrite(results, run):
 
 @pytest.mark.slow
 def test_task_without_closed_form_is_verified_by_its_odes(run):
-    options = ["--ratio", "1", "--other-outputs", "5", "--steps", "50", "--log-t-max", "50", "--points", "20"]
+    options = ["--ratio", "1", "--other-outputs", "5", "--steps", "50", "--log-t-max", "2e4", "--points", "20"]
     code, out, err = run("verify", *options, "--out", "results")
     assert (code, err) == (0, "")
     assert "No closed form" in out
+    assert "only a closed form would go on to the ln t = 2e+04 asked for" in out
     assert "no figure growth_constants" in out
     assert "ode.nc" in os.listdir("results")
     assert "exact.nc" not in os.listdir("results")
@@ -486,11 +493,51 @@ def test_time_grid_is_increasing_and_ends_where_it_should(first, length, points)
     assert all(a < b for a, b in itertools.pairwise(grid))
 
 
-@pytest.mark.parametrize("logarithm", [-1e6, -750.3, -1.5, 0.0, 3.7, 689.0, 712.8, 1e5 + 0.3, 1e6])
+@pytest.mark.parametrize("logarithm", [-1e6, -750.3, -1.5, 0.0, 3.7, 689.0, 690.7755278982137, 712.8, 1e6])
 def test_exponentials_beyond_float64_are_printed_right(logarithm):
     with mpmath.workdps(30):
         exact = mpmath.exp(mpmath.mpf(logarithm))
         assert abs(mpmath.mpf(exp_text(logarithm)) / exact - 1) < 1e-3
+    assert not exp_text(logarithm).startswith("10.")
+
+
+@pytest.mark.parametrize(
+    ("log_odds", "text"), [(-50.0, "1.92875e-22"), (-1e4, "1.13548e-4343"), (0.0, "0.500000"), (50.0, "1 - 1.9e-22")]
+)
+def test_attention_is_printed_with_digits_at_both_ends(log_odds, text):
+    assert attention_text(log_odds) == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["integrate", "--points", "100", "--ratio", "1,2"], "10 of 100 times shown;"),
+        (["sweep", "--ratios", "40"], "30 of 40 ratios shown;"),
+        (["sweep", "--ratios", "40", "--time", "1,2,3,4"], "3 of 4 times and 30 of 40 ratios shown;"),
+    ],
+)
+def test_thinned_tables_say_so(run, arguments, words):
+    _, out, _ = run(*arguments, "--method", "exact")
+    assert words in out
+
+
+def test_no_color_on_a_terminal_means_no_escape_codes():
+    for name, plain in (("1", True), ("", False)):
+        ours, theirs = os.openpty()
+        environ = {**os.environ, "NO_COLOR": name, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)}
+        for arguments in (["sweep", "--help"], ["sweep", "--time", "1"]) if plain else (["sweep", "--help"],):
+            subprocess.run(
+                [sys.executable, "-m", "flowsim", *arguments],
+                stdin=theirs, stdout=theirs, stderr=theirs, env=environ, check=True, timeout=60,
+            )  # fmt: skip
+        os.close(theirs)
+        text = b""
+        with contextlib.suppress(OSError):  # what a terminal without a writer answers when it is read to the end
+            while True:
+                text += os.read(ours, 65536)
+        os.close(ours)
+        assert (b"\x1b" not in text) == plain
+        assert b"ratio" in text
 
 
 def test_agreement_sees_a_planted_difference():
@@ -504,6 +551,10 @@ def test_agreement_sees_a_planted_difference():
         found = agreement(true, other, small_gaps=True)[0]
         scale = arrays[name][20] if name == "score_gap" else max(1, arrays[name][20])
         assert getattr(found, name) == pytest.approx(error / scale, rel=1e-5)
+    # a reference that overflowed says nothing, and warns of nothing; a solver that overflows is infinitely far off
+    beyond = dataclasses.replace(true, margin=true.margin.at[20:].set(math.inf))
+    assert agreement(beyond, true, small_gaps=True)[0].margin == 0
+    assert agreement(true, beyond, small_gaps=True)[0].margin == math.inf
     # what rounding the clock explains is no difference
     rounded = {**arrays, "margin": log_time + 3 * np.spacing(log_time)}
     assert agreement(true, flowsim.Trajectory.from_arrays(**rounded), small_gaps=True)[0].margin == 0
@@ -622,6 +673,11 @@ def test_a_run_never_replaces_the_folder_that_holds_its_input(run, saved):
     (saved.parent / "link").symlink_to(saved)
     refused(run("verify", saved / "exact.nc", "--out", saved.parent / "link", "--overwrite"), "--out")
     assert sorted(item.name for item in saved.iterdir()) == before
+
+
+def test_a_folder_is_not_a_trajectory_and_its_files_are_named(run, saved):
+    refused(run("verify", saved), "is a folder", "give one of its files: exact.nc, other.nc, training.nc")
+    refused(run("verify", "."), "is a folder")
 
 
 def test_plot_draws_one_task_and_theory_as_theory(run, saved):

@@ -10,8 +10,10 @@ import pytest
 
 from flowsim.solve import inversion, time_map
 from flowsim.solve.inversion import advance_at_lead, advance_at_log_time, log_time_at_advance
-from flowsim.solve.orbit import CollapsedOrbit, log_odds_after, log_odds_change
+from flowsim.solve.orbit import Orbit
+from flowsim.solve.output_clocks import CollapsedOutput
 from flowsim.solve.progress import observe
+from flowsim.solve.score_clocks import CollapsedScore, log_odds_after, log_odds_change
 from flowsim.status import Status
 from tests.closed_form_reference import DIGITS, Reference, judge
 
@@ -55,13 +57,18 @@ def drawn(n, seed, negative=False):
         )
 
 
+def collapsed(rho, margin0, log_odds0, log_wrong):
+    """An orbit of CACO."""
+    return Orbit(CollapsedOutput(margin0), CollapsedScore(log_odds0), rho, log_wrong)
+
+
 def orbits(references):
     with mp.workdps(DIGITS):
         rows = [
             (float(r.rho), float(r.margin0), float(r.log_odds0), float(mp.log(mp.mpf(r.classes) - 1)))
             for r in references
         ]
-    return CollapsedOrbit(*(jnp.asarray(column) for column in zip(*rows, strict=True)))
+    return collapsed(*(jnp.asarray(column) for column in zip(*rows, strict=True)))
 
 
 def observe_all(orbit, scaled):
@@ -194,7 +201,7 @@ def test_invariant_along_the_orbit():
     log_times = np.broadcast_to(LOG_TIMES, (len(references), len(LOG_TIMES)))
     _, observed = solve(references, log_times)
     orbit = orbits(references)
-    rho, w0, u0 = (np.asarray(field)[:, None] for field in (orbit.rho, orbit.margin0, orbit.log_odds0))
+    rho, w0, u0 = (np.asarray(field)[:, None] for field in (orbit.strength, orbit.margin0, orbit.log_odds0))
 
     def violation(log_odds):
         terms = np.broadcast_arrays(
@@ -209,12 +216,13 @@ def test_invariant_along_the_orbit():
 def test_frozen_attention():
     """r = 0: Delta = ln(K-1) + ln omega(X/(K-1) - ln(K-1)), with X linear in time."""
     references = [Reference(ratio=0.0, score_gap0=gap, margin0=w) for gap in (-5.0, 0.0, 2.0) for w in (0.0, 0.5, -2.0)]
-    log_times = np.broadcast_to([-10.0, 0.0, 5.0, 12.0, 30.0], (len(references), 5))
+    references.append(Reference(ratio=0.0, score_gap0=-34.0))
+    log_times = np.broadcast_to([-10.0, 0.0, 5.0, 12.0, 30.0, 1000.0], (len(references), 6))
     advance, observed = solve(references, log_times)
     assert np.abs(observed["score_gap_change"]).max() == 0
     wrong = 3
     for reference, lane_advance in zip(references, advance, strict=True):
-        with mp.workdps(DIGITS):
+        with mp.workdps(2 * DIGITS):
             alpha = 1 / (1 + mp.exp(-reference.log_odds0))
             lead0 = alpha * mp.mpf(reference.margin0)
             for log_t, x in zip(log_times[0], lane_advance, strict=True):
@@ -307,7 +315,7 @@ DIFFERENTIATED = [
 def advance_of(arguments, constants):
     ratio, margin0, score_gap0, log_time = (value * jnp.ones(1) for value in arguments)
     rho_per_ratio, log_base, log_wrong, log_types = constants
-    orbit = CollapsedOrbit(rho_per_ratio * ratio, margin0, log_base + score_gap0, log_wrong * jnp.ones(1))
+    orbit = collapsed(rho_per_ratio * ratio, margin0, log_base + score_gap0, log_wrong * jnp.ones(1))
     return advance_at_log_time(orbit, (log_time - log_types)[:, None])[0, 0]
 
 
@@ -363,13 +371,13 @@ def test_derivatives_of_the_inverse_maps():
     orbit = orbits([CORNERS[0]])
 
     def through(rho, log_time):
-        moved = CollapsedOrbit(rho, orbit.margin0, orbit.log_odds0, orbit.log_wrong)
+        moved = collapsed(rho, orbit.margin0, orbit.log_odds0, orbit.log_wrong)
         advance = advance_at_log_time(moved, log_time[None])
         by_lead = advance_at_lead(moved, moved.spread().state(advance).lead)
         return log_time_at_advance(moved, by_lead)[0]
 
     log_time = jnp.asarray([-4.0, 3.0, 9.0])
-    by_rho, by_time = jax.jacobian(through, argnums=(0, 1))(orbit.rho, log_time)
+    by_rho, by_time = jax.jacobian(through, argnums=(0, 1))(orbit.strength, log_time)
     np.testing.assert_allclose(by_time, np.eye(3), atol=1e-11)
     np.testing.assert_allclose(by_rho, np.zeros((3, 1)), atol=1e-11)
 
@@ -380,10 +388,10 @@ def test_second_derivative():
     orbit = orbits([CORNERS[0]])
 
     def advance(rho):
-        moved = CollapsedOrbit(rho[None], orbit.margin0, orbit.log_odds0, orbit.log_wrong)
+        moved = collapsed(rho[None], orbit.margin0, orbit.log_odds0, orbit.log_wrong)
         return advance_at_log_time(moved, jnp.asarray([[5.0]]))[0, 0]
 
-    rho, step = orbit.rho[0], 1e-4
+    rho, step = orbit.strength[0], 1e-4
     first = jax.jit(jax.grad(advance))
     difference = (first(rho + step) - first(rho - step)) / (2 * step)
     np.testing.assert_allclose(jax.jit(jax.jacfwd(jax.grad(advance)))(rho), difference, rtol=1e-6)

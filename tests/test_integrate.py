@@ -9,8 +9,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import flowsim as fs
-from flowsim import circuits
-from flowsim.solve import fixed_grid, lanes, ode, reduced, runge_kutta
+from flowsim.solve import fixed_grid, lanes, measure, ode, reduced, runge_kutta
 from flowsim.status import Status
 from tests import full_matrix as full
 from tests.closed_form_reference import Reference, judge
@@ -190,17 +189,11 @@ def test_full_matrices_move_as_integrated(task):
 def block_flow(task, ratio, times):
     """The flow of the blocks, moved by the circuits, with SciPy."""
     field = field_of(task)
-    parameters, pair = field.parameters(task, ratio), circuits.parameterization("CACO")
-    is_qk = np.array(field.is_qk)
+    parameters = field.parameters(task, ratio)
 
     @jax.jit
     def velocity(blocks):
-        gradient = field.gradient(blocks, 0.0, parameters)
-        moved = jnp.zeros_like(blocks)
-        for where, circuit, rate in ((is_qk, pair.qk, ratio), (~is_qk, pair.ov, 1.0)):
-            state = circuit.state(blocks[where])
-            moved = moved.at[where].set(circuit.velocity(state, gradient[where], rate))
-        return moved
+        return field(0.0, blocks, parameters)
 
     start, span = np.zeros(field.n_blocks), (0, times[-1])
     solved = solve_ivp(lambda _, y: np.asarray(velocity(y)), span, start, "LSODA", times, rtol=1e-11, atol=1e-13)
@@ -227,8 +220,9 @@ def _walk(field, parameters, start, readings, spacing):
     velocity = reduced.velocity_of(field, parameters)
     one = parameters._replace(ratio=1.0)
     log_error = jax.vmap(lambda *x: field.observables(jnp.stack(x), one).log_error)(*start)
-    clock = fixed_grid.clock_of(velocity, start, log_error)
-    return fixed_grid.walk(velocity, start, clock, readings, spacing, 10**6, 1), clock.log_unit
+    counts = measure.measure_of(field, parameters)
+    clock = fixed_grid.clock_of(velocity, start, log_error, counts)
+    return fixed_grid.walk(velocity, start, clock, readings, spacing, 10**6, counts), clock.log_unit
 
 
 _compiled_walk = jax.jit(_walk, static_argnums=0)
@@ -363,7 +357,7 @@ def test_too_few_steps_keep_what_they_reached():
 
 
 def test_unknown_or_missing_parameterizations_are_refused():
-    for name, words in (("FAFO", "not available"), ("XACO", "unknown"), ("caco", "unknown")):
+    for name, words in (("XACO", "unknown"), ("caco", "unknown")):
         with pytest.raises(fs.InvalidInput, match=words):
             fs.integrate(PAPER, name, ratio=1.0, times=[1.0])
     for changes in ({"tol": 0.0}, {"max_steps": 0}, {"margin0": np.nan}, {"start": 3}):

@@ -11,13 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.polynomial.legendre import leggauss
+from rich.console import Console
+from rich.measure import Measurement
 from scipy.special import wrightomega
 
 import flowsim as fs
 from flowsim.laws import verify
 from flowsim.laws.judge import scatter, slope, trapezoid
 from flowsim.laws.lane import lanes
-from flowsim.laws.predictions import numbers, predictions
+from flowsim.laws.numbers import numbers
+from flowsim.laws.predictions import predictions
 from flowsim.status import Status
 
 TASK = fs.Task(classes=4, distinct=10, common=10, context=fs.FixedContext(distinct=32, common=31))
@@ -387,21 +390,10 @@ def test_tasks_without_a_prediction_are_undecided(name):
         assert {row.verdict for row in report.rows} == {"undecided"}
         assert report.rows[0].exponent == pytest.approx(1, abs=0.05)  # what is measured is still told
         if name == "capped":
-            assert all("caps attention" in row.reason and "255" in row.reason for row in report.rows)
+            assert all("does not apply" in row.reason and "255" in row.reason for row in report.rows)
         else:
-            assert all("no prediction for this task" in row.reason for row in report.rows)
-
-
-def test_other_parameterizations_are_undecided():
-    log_times, w, log_odds = run(5.0)
-    for name in ("FACO", "CAFO", "FAFO"):
-        given = fs.Trajectory.from_arrays(
-            margin=w, log_odds=log_odds, log_times=log_times, task=TASK, ratio=5.0, parameterization=name
-        )
-        report = verify(given)
-        assert {row.verdict for row in report.rows} == {"undecided"}
-        assert {row.parameterization for row in report.rows} == {name}
-        assert name in report.rows[0].reason
+            assert {row.kind for row in report.rows} == {"not derived", "paper-claim"}
+            assert all("no growth law is derived for this task" in row.reason for row in report.rows)
 
 
 def test_a_bad_lane_is_undecided_and_spoils_no_other():
@@ -480,9 +472,14 @@ def test_report_forms():
     report = verify(solved(1e-6))
     text = str(report)
     table = text[: text.index(report.reasons())]
-    assert "paper" in table
+    assert "paper-claim" in table
+    assert "l = ln(t/C)" in text
+    assert max(len(line) for line in text.splitlines()) <= 120
     assert max(len(line) for line in table.splitlines()) <= 120
     assert "…" not in table
+    long = verify(fs.exact(TASK, ratio=1.23456e-5, log_times=np.geomspace(1, 1e6, 50))).table()
+    console = Console(width=500)
+    assert Measurement.get(console, console.options, long).maximum <= 120
     assert len(report.rows) == 8
     data = json.loads(report.to_json())
     assert data["ok"] is True

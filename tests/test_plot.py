@@ -72,7 +72,31 @@ def test_theory_alone_and_other_grids(near):
     coarse = fs.Trajectory.from_arrays(margin=[0.5, 1.0, 2.0], times=[1, 10, 100], ratio=10.0)
     figure = draw(plot.theory_vs_simulation(near.lane(ratio=2), coarse))
     assert len(figure.axes) == 3  # no common times, so no strip of differences
-    assert figure.axes[0].get_xlim() == pytest.approx((1, 100))
+    first, last = figure.axes[0].get_xlim()
+    assert first < 1  # the first and last markers are not cut by the frame
+    assert last > 100
+    assert (first, last) == pytest.approx((1, 100), rel=0.2)
+
+
+def test_few_times_are_markers_and_not_joined():
+    sparse = fs.exact(TASK, ratio=RATIOS, times=[1, 10, 100, 1000])
+    (left, *_) = draw(plot.theory_vs_simulation(sparse)).axes
+    assert {(line.get_linestyle(), line.get_marker()) for line in left.get_lines()} == {("None", "s")}
+    single = fs.exact(TASK, ratio=RATIOS, times=[100])
+    assert [line.get_xdata().tolist() for line in draw(plot.theory_vs_simulation(single)).axes[0].get_lines()]
+    late = fs.exact(TASK, ratio=RATIOS, log_times=[100.0])
+    for function in (plot.growth_constants, plot.score_gap_regimes):
+        shown = [line for line in draw(function(late)).axes[0].get_lines() if line.get_marker() == "s"]
+        assert len(shown) == len(RATIOS)
+
+
+def test_a_lane_without_numbers_does_not_spoil_the_others(far):
+    names = ("margin", "score_gap", "score_gap_change", "log_odds")
+    spoiled = dataclasses.replace(far, **{name: getattr(far, name).at[1].set(jnp.nan) for name in names})
+    for function in (plot.growth_constants, plot.score_gap_regimes, plot.theory_vs_simulation):
+        draw(function(spoiled))
+    with pytest.raises(fs.InvalidInput, match="the score gap cannot be drawn"):
+        plot.score_gap_regimes(spoiled.lane(ratio=1))
 
 
 def test_seeds_and_unknown_ratios_are_drawn(near):
@@ -141,6 +165,13 @@ def test_what_cannot_be_drawn_is_refused(near):
 
 
 def test_many_ratios_get_an_ordered_colour_map():
+    ratios = np.geomspace(1e-4, 1e2, 40)
+    for function in (plot.growth_constants, plot.score_gap_regimes, plot.theory_vs_simulation):
+        figure = draw(function(fs.exact(TASK, ratio=ratios, log_times=np.geomspace(1, 100, 40))))
+        (legend,) = figure.legends
+        assert len(legend.get_texts()) <= 3
+        assert figure.axes[-1].get_ylabel() == "ratio $r$"
+        assert figure.axes[-1].get_ylim() == pytest.approx((1e-4, 1e2))
     few, many = style.colours([1.0, 0.1, 0.1]), style.colours(list(np.geomspace(1e-4, 1e4, 20)))
     assert [few[0.1], few[1.0]] == list(style.PALETTE[:2])
     assert len(set(many.values())) == 21

@@ -10,7 +10,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 SCRIPTS = sorted([*ROOT.glob("derivations/*.py"), *ROOT.glob("examples/*.py")])
 # scripts that are done within 5 seconds; the others run with the slow tests
-QUICK = {"01_symmetric_reduction.py", "02_collapsed_flow.py"}
+QUICK = {"01_symmetric_reduction.py", "02_collapsed_flow.py", "07_two_clocks.py"}
 
 
 def test_there_are_derivations_and_examples():

@@ -190,3 +190,12 @@ def test_tasks_need_neither_jax_nor_sympy():
     root = pathlib.Path(fs.__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_example_task_file_is_the_one_in_the_readme_and_is_read():
+    root = pathlib.Path(__file__).parents[1]
+    text = (root / "examples" / "task.toml").read_text()
+    assert f"```toml\n{text}```" in (root / "README.md").read_text()
+    task = fs.Task.from_toml(root / "examples" / "task.toml")
+    assert [group.types for group in task.groups] == [4, 5]
+    assert [c.counts for c in task.compositions] == [(8, 10, 1), (12, 5, 1)]

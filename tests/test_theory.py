@@ -226,12 +226,6 @@ def test_flow_is_cached_hashable_and_immutable(reference_task):
         flow.velocity[sp.Symbol("w")] = sp.Integer(0)  # type: ignore[index]
 
 
-@pytest.mark.parametrize("name", ["FACO", "CAFO", "FAFO"])
-def test_factorized_circuits_are_refused_by_name(reference_task, name):
-    with pytest.raises(InvalidInput, match=f"{name}.*is not available yet.*use 'CACO'"):
-        derive(reference_task, name)
-
-
 @pytest.mark.parametrize(
     ("task", "parameterization", "message"),
     [

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import typer
 
 from flowsim import _cache
-from flowsim.cli._console import note
+from flowsim.cli._console import note, plain_text
 from flowsim.cli.app import app
 from flowsim.errors import InvalidInput
 
@@ -35,6 +35,10 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         0 done; 1 an exact-law row failed or a lane diverged; 2 bad input; 130 interrupted.
     """
+    if plain_text():
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None  # of the help texts
     try:
         code = typer.main.get_command(app).main(args=list(arguments), prog_name="flowsim", standalone_mode=False)
     except InvalidInput as error:

@@ -52,7 +52,8 @@ def agreement(reference: "Trajectory", other: "Trajectory", *, small_gaps: bool)
 
     def worst(name: str, scale: Callable[[Any], Any]) -> list[float]:
         largest = []
-        for true, found in zip(lanes(reference, name), lanes(other, name), strict=True):
+        for reached, found in zip(lanes(reference, name), lanes(other, name), strict=True):
+            true = np.where(np.isfinite(reached), reached, np.nan)  # a lane that overflowed has nothing to compare with
             slope = np.gradient(true, clock) if clock.size > 1 else np.zeros_like(clock)
             rounding = _CLOCK_ULPS * np.spacing(np.abs(clock)) * np.abs(slope)
             difference = np.maximum(np.abs(found - true) - rounding, 0)

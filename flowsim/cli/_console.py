@@ -42,7 +42,8 @@ def show(table: "Table", dispensable: Sequence[str] = ()) -> None:
     from rich.measure import Measurement
 
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    console = Console(file=sys.stdout, width=width, highlight=False)
+    colours = None if plain_text() else "auto"  # rich's own answer to NO_COLOR keeps bold and italic
+    console = Console(file=sys.stdout, width=width, highlight=False, color_system=colours)
     unbounded = console.options.update(width=_PIPE_WIDTH)
 
     def fits() -> bool:
@@ -58,6 +59,11 @@ def show(table: "Table", dispensable: Sequence[str] = ()) -> None:
         console.print(table)
     lines = capture.get().splitlines()
     _emit("".join(f"{line.rstrip()}\n" for line in lines))
+
+
+def plain_text() -> bool:
+    """Whether the user wants no escape codes at all (https://no-color.org)."""
+    return bool(os.environ.get("NO_COLOR"))
 
 
 def write_json(value: Any) -> None:
@@ -121,7 +127,7 @@ def work(text: str, function: Callable[[], T]) -> T:
 
 
 def _spinner(text: str) -> contextlib.AbstractContextManager[Any]:
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or plain_text():
         return contextlib.nullcontext()
     from rich.console import Console
 

@@ -18,7 +18,7 @@ def finish(
     path: pathlib.Path | None,
     *,
     as_json: bool,
-    table: Callable[["Trajectory"], "Table"] = _tables.trajectory_table,
+    table: Callable[["Trajectory"], tuple["Table", str]] = _tables.trajectory_table,
 ) -> int:
     """Saves, prints and judges a trajectory.
 
@@ -26,7 +26,7 @@ def finish(
         trajectory: what a solver returned.
         path: where to save it (checked before), or None.
         as_json: print JSON instead of a table.
-        table: lays the trajectory out.
+        table: lays the trajectory out, and says which part of it is shown.
 
     Returns:
         The exit code: 1 if a lane cannot be used.
@@ -40,7 +40,10 @@ def finish(
             write(wrapped(f"task: {trajectory.task}"))
         write(f"{trajectory.parameterization}, method {trajectory.method}")
         write()
-        show(table(trajectory))
+        laid_out, part = table(trajectory)
+        show(laid_out)
+        if part:
+            write(f"\n{part}")
         if path is not None:
             write(f"\nwrote {path}")
     return report_lanes(trajectory)

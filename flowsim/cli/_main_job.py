@@ -162,6 +162,8 @@ def draw(outcome: Outcome, folder: pathlib.Path) -> list[str]:
 
 def data(outcome: Outcome, plan: Plan) -> dict[str, Any]:
     """The outcome as plain data, without the trajectories."""
+    import numpy as np
+
     from flowsim.trajectory_file import versions
 
     compared = {"ode_against_exact": outcome.ode_agreement, "training_against_theory": outcome.training_agreement}
@@ -171,6 +173,8 @@ def data(outcome: Outcome, plan: Plan) -> dict[str, Any]:
             "parameterization": plan.parameterization,
             "ratios": plan.ratios,
             "start": dict(plan.start),
+            "log_t_max": plan.log_times[-1],
+            "log_t_max_of_ode": float(np.asarray(outcome.trajectories["ode"].log_time)[-1]),
             "training": {"lr": plan.lr, "steps": plan.steps},
             **flow_data(plan.task, outcome.flow),
             "agreement": {

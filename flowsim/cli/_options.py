@@ -179,7 +179,9 @@ class RatioOptions:
         Raises:
             InvalidInput: naming the first that cannot be used.
         """
-        return list(default) if not self.ratio else _parse.numbers("--ratio", self.ratio, minimum=0)
+        if not self.ratio:
+            return list(default)
+        return _parse.different("--ratio", _parse.numbers("--ratio", self.ratio, minimum=0))
 
 
 @dataclasses.dataclass(frozen=True)

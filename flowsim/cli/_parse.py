@@ -65,6 +65,18 @@ def increasing(option: str, values: Sequence[float]) -> None:
             raise InvalidInput(f"{option} {after:g} comes after {option} {before:g}; give them in increasing order.")
 
 
+def different(option: str, values: Sequence[float]) -> list[float]:
+    """Refuses a list that names a value twice.
+
+    Raises:
+        InvalidInput: naming the first such value.
+    """
+    for i, value in enumerate(values):
+        if value in values[:i]:
+            raise InvalidInput(f"{option} {value:g} is given twice; give each value once.")
+    return list(values)
+
+
 def _wanted(minimum: float | None, above: float | None) -> str:
     if minimum is not None:
         return f"a finite number of at least {minimum:g}"

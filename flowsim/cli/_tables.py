@@ -22,11 +22,12 @@ _LOG_FLOAT = 690.0  # exp of this is still a float64
 _LOG_DIGITS = 1e9  # beyond, the logarithm's own rounding leaves no digits of its exponential
 
 
-def lanes(trajectory: "Trajectory") -> Iterator[tuple[str, "Trajectory"]]:
-    """Each lane of a trajectory, with its name ("ratio 10")."""
+def lanes(trajectory: "Trajectory", picked: Any = None) -> Iterator[tuple[str, "Trajectory"]]:
+    """Each lane of a trajectory, or those picked by their number, with its name ("ratio 10")."""
     import numpy as np
 
-    for index in itertools.product(*(range(n) for n in trajectory.lanes)):
+    for number in range(math.prod(trajectory.lanes)) if picked is None else picked:
+        index = [int(i) for i in np.unravel_index(number, trajectory.lanes)] if trajectory.lanes else []
         words = []
         for axis, i in zip(trajectory.axes, index, strict=True):
             value = trajectory.coords[axis][i] if axis in trajectory.coords else i
@@ -34,8 +35,12 @@ def lanes(trajectory: "Trajectory") -> Iterator[tuple[str, "Trajectory"]]:
         yield ", ".join(words), trajectory.lane(**dict(zip(trajectory.axes, index, strict=True)))
 
 
-def trajectory_table(trajectory: "Trajectory") -> "Table":
-    """A table of observables against time, a sample of the times where there are many."""
+def trajectory_table(trajectory: "Trajectory") -> tuple["Table", str]:
+    """A table of observables against time, a sample of lanes and times where there are many.
+
+    Returns:
+        The table, and what part of the trajectory it shows (empty if all of it).
+    """
     import numpy as np
 
     table = new_table()
@@ -45,42 +50,63 @@ def trajectory_table(trajectory: "Trajectory") -> "Table":
         table.add_column(heading, justify="right")
     n_lanes = math.prod(trajectory.lanes)
     per_lane = max(2, min(_ROWS_PER_LANE, _MAX_ROWS // n_lanes))
-    picked = np.unique(np.linspace(0, trajectory.n_time - 1, per_lane).round().astype(int))
-    for name, lane in lanes(trajectory):
-        columns = [np.asarray(lane.log_time), lane.margin, lane.score_gap, lane.attention, lane.log_odds, lane.log_loss]
+    picked, shown = _sample(trajectory.n_time, per_lane), _sample(n_lanes, _MAX_ROWS // 2)
+    for name, lane in lanes(trajectory, shown):
+        columns = [np.asarray(lane.log_time), lane.margin, lane.score_gap, lane.log_odds, lane.log_loss]
         columns = [np.asarray(column)[picked] for column in columns]
-        for row, (log_time, margin, gap, attention, log_odds, log_loss) in enumerate(zip(*columns, strict=True)):
+        for row, (log_time, margin, gap, log_odds, log_loss) in enumerate(zip(*columns, strict=True)):
             labels = [word.rpartition(" ")[2] for word in name.split(", ")] if name else []
             table.add_row(
                 *(label if row == 0 else "" for label in labels),
                 exp_text(log_time),
                 f"{margin:.8g}",
                 f"{gap:.8g}",
-                attention_text(attention, log_odds),
+                attention_text(float(log_odds)),
                 exp_text(log_odds),
                 exp_text(log_loss),
             )
         table.add_section()
-    return table
+    return table, _part(trajectory, picked.size, shown.size)
 
 
-def sweep_table(trajectory: "Trajectory") -> "Table":
-    """Ratios downwards, times across: margin and attention, a sample of both where there are many."""
+def sweep_table(trajectory: "Trajectory") -> tuple["Table", str]:
+    """Ratios downwards, times across: margin and attention, a sample of both where there are many.
+
+    Returns:
+        The table, and what part of the trajectory it shows (empty if all of it).
+    """
     import numpy as np
 
     table = new_table()
     table.add_column("ratio", justify="right")
-    columns = np.unique(np.linspace(0, trajectory.n_time - 1, _SWEEP_TIMES).round().astype(int))
+    columns = _sample(trajectory.n_time, _SWEEP_TIMES)
     for i in columns:
         time = exp_text(float(trajectory.log_time[i]))
         table.add_column(f"margin\nt = {time}", justify="right")
         table.add_column("attention\n", justify="right")
     values = np.asarray(trajectory.coords["ratio"])
-    margin, attention = np.asarray(trajectory.margin), np.asarray(trajectory.attention)
-    for lane in np.unique(np.linspace(0, values.size - 1, _MAX_ROWS // 2).round().astype(int)):
-        cells = ((f"{margin[lane, i]:.6g}", f"{attention[lane, i]:.6f}") for i in columns)
+    margin, log_odds = np.asarray(trajectory.margin), np.asarray(trajectory.log_odds)
+    shown = _sample(values.size, _MAX_ROWS // 2)
+    for lane in shown:
+        cells = ((f"{margin[lane, i]:.6g}", attention_text(float(log_odds[lane, i]))) for i in columns)
         table.add_row(f"{values[lane]:.4g}", *itertools.chain(*cells))
-    return table
+    return table, _part(trajectory, columns.size, shown.size)
+
+
+def _sample(n: int, most: int) -> Any:
+    """At most so many of the indices below n, evenly spread, first and last among them."""
+    import numpy as np
+
+    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int))
+
+
+def _part(trajectory: "Trajectory", times: int, shown: int) -> str:
+    """The words for what a table shows of a trajectory, empty if all of it."""
+    n_lanes = math.prod(trajectory.lanes)
+    what = trajectory.axes[0] if len(trajectory.axes) == 1 else "run"
+    parts = [f"{times} of {trajectory.n_time} times"] if times < trajectory.n_time else []
+    parts += [f"{shown} of {n_lanes} {what}s"] if shown < n_lanes else []
+    return f"{' and '.join(parts)} shown; --out FILE.nc and --json give all" if parts else ""
 
 
 def agreement_table(ratios: list[float], rows: "list[Agreement]", asymmetry: Any = None) -> "Table":
@@ -107,8 +133,8 @@ def verdict_table(reports: "dict[str, Report]", last: dict[str, float]) -> "Tabl
         table.add_column(heading, justify="right")
     for name, report in reports.items():
         counts = []
-        for kind in ("exact-law", "paper-claim"):
-            verdicts = [row.verdict for row in report.rows if row.kind == kind]
+        for claims in (False, True):
+            verdicts = [row.verdict for row in report.rows if (row.kind == "paper-claim") == claims]
             counts += [str(verdicts.count(word)) for word in ("holds", "fails", "undecided")]
         table.add_row(name, f"{last[name]:.4g}", *counts)
     return table
@@ -157,9 +183,13 @@ def lane_problems(trajectory: "Trajectory") -> list[tuple[bool, str]]:
     return problems
 
 
-def attention_text(attention: float, log_odds: float) -> str:
-    """The attention, written as what it lacks to 1 where six digits no longer show that."""
-    return f"{attention:.6f}" if not log_odds > _LOG_ODDS_SHOWN else f"1 - {exp_text(-log_odds, 2)}"
+def attention_text(log_odds: float) -> str:
+    """The attention with these odds; what it lacks to 1 where six digits no longer show that, six digits if tiny."""
+    if log_odds > _LOG_ODDS_SHOWN:
+        return f"1 - {exp_text(-log_odds, 2)}"
+    if log_odds < -_LOG_ODDS_SHOWN / 2:
+        return exp_text(log_odds - math.log1p(math.exp(log_odds)), 6)
+    return f"{1 / (1 + math.exp(-log_odds)):.6f}"
 
 
 def exp_text(logarithm: float, digits: int = 4) -> str:
@@ -171,7 +201,10 @@ def exp_text(logarithm: float, digits: int = 4) -> str:
         return f"exp({logarithm:.{digits}g})"
     decades = logarithm / math.log(10)
     exponent = math.floor(decades)
-    return f"{10 ** (decades - exponent):.{digits - 1}f}e{exponent:+d}"
+    mantissa = f"{10 ** (decades - exponent):.{digits - 1}f}"
+    if mantissa.startswith("10"):  # rounded up to the next power
+        mantissa, exponent = f"{1:.{digits - 1}f}", exponent + 1
+    return f"{mantissa}e{exponent:+d}"
 
 
 def _short(value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from flowsim.cli._console import work
 from flowsim.cli._finish import finish
 from flowsim.cli._options import MODEL, GridOptions, ModelOptions, OutputOptions, RatioOptions, TaskOptions, option
-from flowsim.errors import InvalidInput
+from flowsim.errors import InvalidInput, NoClosedForm
 
 if TYPE_CHECKING:
     from flowsim.trajectory import Trajectory
@@ -52,6 +52,11 @@ def solver_for(method: str) -> Callable[..., "Trajectory"]:
     def solve(*arguments: Any, **options: Any) -> "Trajectory":
         import flowsim
 
-        return (flowsim.integrate if method == "ode" else flowsim.exact)(*arguments, **options)
+        if method == "ode":
+            return flowsim.integrate(*arguments, **options)
+        try:
+            return flowsim.exact(*arguments, **options)
+        except NoClosedForm as error:
+            raise NoClosedForm(str(error).replace("use flowsim.integrate", "give --method ode")) from error
 
     return solve

@@ -30,7 +30,7 @@ def command(
     Example: flowsim train --ratio 5 --lr 0.1 --steps 10000
     """
     path = output.file((".nc",))
-    rates = _parse.numbers("--lr", lr or [_LR], above=0)
+    rates = _parse.different("--lr", _parse.numbers("--lr", lr or [_LR], above=0))
     arguments = {
         "ratio": ratio.ratios(1.0),
         **model.start(),

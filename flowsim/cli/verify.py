@@ -43,7 +43,8 @@ def command(
     ratio: RatioOptions,
     model: ModelOptions,
     log_t_max: Annotated[
-        str, option(TIMES, "--log-t-max", f"Where the closed form ends, in ln t (default {_LOG_T_MAX}).", "L")
+        str,
+        option(TIMES, "--log-t-max", f"Last ln t of the closed form (default {_LOG_T_MAX}; ODEs end at 1e4).", "L"),
     ] = _LOG_T_MAX,
     points: Annotated[str, option(TIMES, "--points", f"Number of times (default {_POINTS}).", "N")] = _POINTS,
     lr: Annotated[str, option(TRAINING, "--lr", f"Step size of the training (default {_LR}).", "LR")] = _LR,
@@ -101,7 +102,7 @@ def _run(plan: "Plan", output: OutputOptions) -> int:
         if folder is not None:
             work("writing", lambda: _main_job.save(outcome, plan, folder))
             missing = work("drawing", lambda: _main_job.draw(outcome, folder))
-            names = sorted(item.name for item in folder.iterdir())
+            names = sorted([*(item.name for item in folder.iterdir()), results.MANIFEST])
     if output.json:
         write_json(_main_job.data(outcome, plan))
     else:
@@ -116,7 +117,7 @@ def _run(plan: "Plan", output: OutputOptions) -> int:
 
 
 def _print(outcome: "Outcome", plan: "Plan") -> None:
-    from flowsim.cli import _tables
+    from flowsim.cli import _main_job, _tables
     from flowsim.cli.derive import flow_text
 
     write(flow_text(plan.task, outcome.flow))
@@ -124,6 +125,11 @@ def _print(outcome: "Outcome", plan: "Plan") -> None:
         last = float(outcome.trajectories["ode"].log_time[-1])
         write(f"\nODE (diffrax) against the closed form up to ln t = {last:.4g}, largest relative differences")
         show(_tables.agreement_table(plan.ratios, outcome.ode_agreement))
+    elif plan.log_times[-1] > _main_job.ODE_LOG_TIME:
+        write(
+            f"\nODE (diffrax) up to ln t = {float(outcome.trajectories['ode'].log_time[-1]):.4g}; "
+            f"only a closed form would go on to the ln t = {plan.log_times[-1]:.4g} asked for"
+        )
     trained = outcome.trajectories["training"]
     write(
         f"\ntrained matrices against theory up to t = {plan.lr * plan.steps:g}, {plan.steps} steps of {plan.lr:g},\n"
@@ -139,7 +145,6 @@ def _print(outcome: "Outcome", plan: "Plan") -> None:
 
 def _show_laws(report: "Report") -> None:
     table = report.table()
-    table.show_edge = False
     show(table, dispensable=("decades", "exponent", "ln t"))
 
 
@@ -171,7 +176,7 @@ def _judge_file(file: str, output: OutputOptions) -> int:
         _show_laws(report)
         write(f"\n{report.reasons()}")
         if output.out is not None:
-            write(f"\nwrote {output.out}: verdicts.json, verdicts.txt")
+            write(f"\nwrote {output.out}: {results.MANIFEST}, verdicts.json, verdicts.txt")
     return _exit_code(report)
 
 

@@ -1,6 +1,7 @@
 """Growth-law verdicts: which law an observable follows, where, with which constant."""
 
+from flowsim.laws.phase import PhaseDiagram, phase_diagram
 from flowsim.laws.report import Crossing, Report, Row
 from flowsim.laws.verify import verify
 
-__all__ = ["Crossing", "Report", "Row", "verify"]
+__all__ = ["Crossing", "PhaseDiagram", "Report", "Row", "phase_diagram", "verify"]

@@ -6,7 +6,7 @@ from flowsim.laws import judge
 from flowsim.laws.exact_law import measured
 from flowsim.laws.judge import PRECISION, Judgement, Window
 from flowsim.laws.lane import Lane
-from flowsim.theory.growth import MARGIN, SATURATED
+from flowsim.theory.growth import MARGIN, ODDS, SATURATED
 
 DECADES = 1.0
 r"""Decades of $\ln t$ needed: constant and unit of time are fitted, so it takes more than with a prediction."""
@@ -21,15 +21,17 @@ LATE = 30.0
 r"""From this $\ln t$ on, no start and no unit of time makes a margin grow faster than $\log t$."""
 
 
-def judge_form(lane: Lane, observable: str, power: int, unpredicted: str) -> Judgement:
+def judge_form(lane: Lane, observable: str, power: int, name: str, unpredicted: str) -> Judgement:
     r"""Whether an observable has the form `constant * l**power`, or `constant * ln(l) + offset` for power 0.
 
-    The unit of time is not known, so $l = \ln t + s$ with a fitted shift $s$.
+    The unit of time is not known, so $l = \ln t + s$ with a fitted shift $s$. A factor $\log\log t$ of the odds is the
+    score gap, so it is divided out as $\ln y$; the odds are besides told apart from the same power without it.
 
     Args:
         lane: the run.
         observable: `"margin"`, `"odds"` or `"score_gap"`.
         power: the power of $l$.
+        name: the law as one says it, `"log^2 t"` or `"log^2 t log log t"`.
         unpredicted: why no constant is predicted.
 
     Returns:
@@ -48,7 +50,7 @@ def judge_form(lane: Lane, observable: str, power: int, unpredicted: str) -> Jud
         local = None if span is None else judge.exponent(x, log_y[inside])
         return Judgement("undecided", reason, local, None, span)
     if power:
-        return _power_law(lane, x, log_y[inside], power, observable, span, unpredicted)
+        return _power_law(lane, x, log_y[inside], power, observable, name, span, unpredicted)
     return _logarithm(lane, x, y[inside], log_y[inside], span, unpredicted)
 
 
@@ -60,10 +62,16 @@ def _last_decades(lane: Lane, y: np.ndarray) -> np.ndarray:
 
 
 def _power_law(
-    lane: Lane, x: np.ndarray, log_y: np.ndarray, power: int, observable: str, span: Window, unpredicted: str
+    lane: Lane, x: np.ndarray, log_y: np.ndarray, power: int, observable: str, name: str, span: Window, unpredicted: str
 ) -> Judgement:
     if not np.isfinite(log_y).all():
         return Judgement("undecided", f"the {observable} is not positive throughout the window", window=span)
+    rival = None
+    if observable == ODDS:
+        if not (log_y > 1).all():
+            return Judgement("undecided", "the odds are not above e throughout the window", window=span)
+        plain, divided = log_y, log_y - np.log(log_y)
+        log_y, rival = (divided, plain) if "log log" in name else (plain, divided)
     shift = _best_shift(x, log_y)
     log_l = np.log(x + shift)
     early, late = _halves(log_l, log_y)
@@ -78,6 +86,10 @@ def _power_law(
     if noise > PRECISION:
         return Judgement("undecided", f"the data scatter by {100 * noise:.2g} %; {unpredicted}", *result)
     if max(abs(early - power), abs(late - power)) <= TOLERANCE and error <= TOLERANCE:
+        if rival is not None and _same_power(x, rival, power):
+            other = f"log^{power} t" if "log log" in name else f"log^{power} t log log t"
+            reason = f"{form}, but not told apart from {other.replace('^1', '')}; {unpredicted}"
+            return Judgement("undecided", reason, *result)
         return Judgement("holds", f"{form}; {unpredicted}", *result)
     off = abs(late - power) > TOLERANCE + error
     converging = abs(late - power) < 0.7 * abs(early - power)
@@ -85,6 +97,12 @@ def _power_law(
     if off and not converging and (too_fast or _saturated(lane, span)):
         return Judgement("fails", f"{form}, not {power}; {unpredicted}", *result)
     return Judgement("undecided", f"{form}, not (yet) {power}; {unpredicted}", *result)
+
+
+def _same_power(x: np.ndarray, log_y: np.ndarray, power: int) -> bool:
+    """Whether another form has this power as well."""
+    log_l = np.log(x + _best_shift(x, log_y))
+    return max(abs(part - power) for part in _halves(log_l, log_y)) <= TOLERANCE
 
 
 def _logarithm(

@@ -74,10 +74,26 @@ def judge_law(lane: Lane, prediction: Prediction, readable_range: tuple[float, f
         return Judgement("fails", f"off by more than a factor of {_HOPELESS:g}", local, None, span)
     constant = _constant(prediction, x, error, allowed)
     verdict, why = judge.compare(error, allowed, x)
+    iterated = prediction.iterated
+    if verdict == "holds" and iterated is not None:
+        verdict, why = _told_apart(prediction, iterated[inside], error, allowed, x, why)
     reason = (
         f"constant {constant:.6g}, predicted {prediction.constant:.6g}, {why}, over {span.decades:.2f} decades of l"
     )
     return Judgement(verdict, reason, local, constant, span)
+
+
+def _told_apart(
+    prediction: Prediction, iterated: np.ndarray, error: np.ndarray, allowed: np.ndarray, x: np.ndarray, why: str
+) -> tuple[judge.Verdict, str]:
+    """Holds only if the factor log log t itself is seen: no constant in its place agrees as well."""
+    plain = prediction.name.removesuffix(" log log t")
+    change = float(iterated.max() - iterated.min())
+    seen = float(np.max(allowed)) + 4 * judge.scatter(x, error)
+    # The best constant is off by half the change at either end.
+    if change / 2 <= 2 * seen:
+        return "undecided", f"{why}, but log log t changes by {100 * change:.2g} %: not told apart from {plain}"
+    return "holds", f"{why}; log log t changes by {100 * change:.2g} %"
 
 
 def _constant(prediction: Prediction, x: np.ndarray, error: np.ndarray, allowed: np.ndarray) -> float | None:

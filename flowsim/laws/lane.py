@@ -1,11 +1,12 @@
 """One run of a trajectory as plain NumPy arrays, with what is known about it."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from flowsim.solve.line_start import line_start
 from flowsim.status import Status
 from flowsim.task import Task
 from flowsim.trajectory import Trajectory
@@ -13,7 +14,7 @@ from flowsim.trajectory import Trajectory
 _DEFAULT_TOLERANCE = 1e-8
 # Relative error that the numbers of each method may carry into a verdict. Training follows the flow only up to its
 # finite steps, and a user's own logs may be single precision or printed with few digits.
-_DATA_ERROR = {"exact": 1e-9, "descent": 1e-3, "training": 1e-3, "given": 1e-3}
+DATA_ERROR = {"exact": 1e-9, "descent": 1e-3, "training": 1e-3, "given": 1e-3}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Lane:
         log_odds: logit of the attention.
         margin0: margin at the start.
         score_gap0: score gap at the start.
+        imbalance_ov: imbalance of the output-value circuit's factors, 0 for a collapsed circuit.
+        imbalance_qk: the same of the query-key circuit's.
         data_error: relative error that the numbers may carry.
     """
 
@@ -48,6 +51,8 @@ class Lane:
     log_odds: np.ndarray
     margin0: float
     score_gap0: float
+    imbalance_ov: float
+    imbalance_qk: float
     data_error: float
 
     @property
@@ -78,31 +83,53 @@ def lanes(trajectory: Trajectory) -> Iterator[Lane]:
             name: np.atleast_1d(np.asarray(value))[along.get(name, 0)].item()
             for name, value in trajectory.coords.items()
         }
-        own = {name: array[index] for name, array in arrays.items()}
+        name = coords.get("parameterization", trajectory.parameterization)
+        default = line_start(name)
+        own = {observable: array[index] for observable, array in arrays.items()}
+        start = {
+            "margin0": _start(own["margin"][np.isneginf(log_time[index])], default.margin0),
+            "score_gap0": _start(own["score_gap"] - own["score_gap_change"], default.score_gap0),
+            "imbalance_ov": 0.0,
+            "imbalance_qk": 0.0,
+        } | _settings(settings, along, index, shape)
         yield Lane(
             coords=coords,
-            parameterization=coords.get("parameterization", trajectory.parameterization),
+            parameterization=name,
             ratio=coords.get("ratio"),
             task=trajectory.task,
             status=Status(int(status[index])),
             log_time=log_time[index],
-            margin0=_start(settings.get("margin0"), own["margin"][np.isneginf(log_time[index])], index, shape),
-            score_gap0=_start(settings.get("score_gap0"), own["score_gap"] - own["score_gap_change"], index, shape),
             data_error=_data_error(trajectory),
             **own,
+            margin0=start["margin0"],
+            score_gap0=start["score_gap0"],
+            imbalance_ov=start["imbalance_ov"],
+            imbalance_qk=start["imbalance_qk"],
         )
 
 
-def _start(setting, recorded: np.ndarray, index: tuple[int, ...], shape: tuple[int, ...]) -> float:
-    """The setting, one for all lanes or one for each; else the first recorded value; else 0, the default start."""
-    if setting is not None:
-        return float(np.broadcast_to(np.asarray(setting, dtype=np.float64), shape)[index])
+def _settings(
+    settings: Mapping[str, Any], along: dict[str, int], index: tuple[int, ...], shape: tuple[int, ...]
+) -> dict[str, float]:
+    """The numbers of the start that are recorded: one for all lanes, one for each, or one per parameterization."""
+    found = {}
+    for name in ("margin0", "score_gap0", "imbalance_ov", "imbalance_qk"):
+        value = settings.get(name)
+        if isinstance(value, tuple | list) and "parameterization" in along:
+            value = value[along["parameterization"]]
+        if value is not None:
+            found[name] = float(np.broadcast_to(np.asarray(value, dtype=np.float64), shape)[index])
+    return found
+
+
+def _start(recorded: np.ndarray, default: float) -> float:
+    """The first recorded value; else the default start."""
     known = recorded[np.isfinite(recorded)]
-    return float(known[0]) if known.size else 0.0
+    return float(known[0]) if known.size else default
 
 
 def _data_error(trajectory: Trajectory) -> float:
     if trajectory.method == "ode":
         tolerance = trajectory.settings.get("tol", _DEFAULT_TOLERANCE)
         return 10 * float(np.max(np.asarray(tolerance)))
-    return _DATA_ERROR[trajectory.method]
+    return DATA_ERROR[trajectory.method]

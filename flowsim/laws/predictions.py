@@ -1,4 +1,4 @@
-"""What theory predicts for one run: its numbers, and each growth law with its corrections on the run's own times."""
+"""What theory predicts for one run: each growth law with its corrections on the run's own times."""
 
 import dataclasses
 import functools
@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from flowsim.errors import NoClosedForm
+from flowsim.laws.circuits import FactorizedScore
 from flowsim.laws.lane import Lane
-from flowsim.solve.closed_form import closed_form_parameters
-from flowsim.task import Task
+from flowsim.laws.numbers import Numbers
 from flowsim.theory import growth
 
 PRECISION = 0.01
@@ -20,68 +19,7 @@ DISTORTION = 0.1
 SAFETY = 1.5
 """The first term left out counts this often, for the terms after it."""
 _HORIZON = 1e7  # beyond every ln t of interest
-# Beyond these the powers in the laws leave float64.
-_EXTREME_LOG_ODDS = 60.0
-_EXTREME_RHO = 1e50
-
-
-@dataclasses.dataclass(frozen=True)
-class Numbers:
-    r"""The numbers that the growth laws of the two-clock task depend on.
-
-    Attributes:
-        classes: $K$.
-        distinct_types: $C$.
-        base_odds: $m/n$.
-        rho: $\rho = g\, r\, C (K-1)/K$, the constant of the orbit.
-        margin0: $w_0$.
-        log_odds0: $\ln y_0$.
-    """
-
-    classes: float
-    distinct_types: float
-    base_odds: float
-    rho: float
-    margin0: float
-    log_odds0: float
-
-    @property
-    def score_gap0(self) -> float:
-        r"""$\theta_0$."""
-        return self.log_odds0 - math.log(self.base_odds)
-
-    @property
-    def attention0(self) -> float:
-        r"""$\alpha_0$, attention at the start."""
-        return 1 / (1 + math.exp(-self.log_odds0))
-
-    @property
-    def unattended0(self) -> float:
-        r"""$1 - \alpha_0$, free of cancellation."""
-        return 1 / (1 + math.exp(self.log_odds0))
-
-    @property
-    def kappa(self) -> float:
-        r"""$y_0 + \ln y_0 - \rho w_0^2/2$, the constant of the orbit."""
-        return math.exp(self.log_odds0) + self.log_odds0 - self.rho * self.margin0**2 / 2
-
-    @property
-    def crossing_margin(self) -> float:
-        """The margin where the two regimes of the score gap meet."""
-        return float(_crossing()(self.rho, self.unattended0, self.margin0)) if self.rho > 0 else math.inf
-
-
-@dataclasses.dataclass(frozen=True)
-class Unknown:
-    """Why theory predicts nothing for a run.
-
-    Attributes:
-        reason: one sentence.
-        judge_exponent: whether exponents may still be judged, since nothing speaks against the two-clock task.
-    """
-
-    reason: str
-    judge_exponent: bool
+_FACTORIZED = 0.5  # theta dln(theta')/dtheta is at least this where a factorized circuit's exponential is seen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +33,8 @@ class Prediction:
         power: the power of $l$, 0 for a law `constant * ln(l) + offset`.
         constant: coefficient of the leading term.
         l: the logarithm of time that the law is read against, shape `(time,)`; NaN where it is not above 1.
-        basis: $l^{power}$, or $\ln l$.
+        basis: the function of $l$ that the constant multiplies: $l^{power}$, with a factor $\Lambda$ for
+            `log log t`; or a logarithm.
         predicted: leading term, offset and corrections.
         distortion: what the offset of a power law and the corrections add, relative to `scale`.
         remainder: size of what is left out, relative to `scale`.
@@ -115,60 +54,17 @@ class Prediction:
     scale: np.ndarray
 
     @property
+    def iterated(self) -> np.ndarray | None:
+        r"""$\ln(\text{basis}/l^{power})$ of a power law with a factor $\log\log t$, None for a plain power."""
+        if not (self.power and "log log t" in self.name):
+            return None
+        return np.log(self.basis) - self.power * np.log(self.l)
+
+    @property
     def precise(self) -> np.ndarray:
         """Where theory is precise and the law itself stands out, whatever the run shows, shape `(time,)`."""
         with np.errstate(invalid="ignore"):  # NaN compares false
             return (self.remainder <= PRECISION) & (np.abs(self.distortion) <= DISTORTION)
-
-
-def numbers(lane: Lane) -> Numbers | Unknown:
-    """The numbers that the laws of a run depend on, or why there is no prediction.
-
-    Args:
-        lane: the run.
-
-    Returns:
-        The numbers if the task has the two-clock closed form with fixed positive counts; otherwise the reason.
-    """
-    if not growth.growth_laws(lane.parameterization):
-        return Unknown(f"growth laws are derived for CACO, this is {lane.parameterization}", judge_exponent=False)
-    task = lane.task
-    if task is None:
-        return Unknown("no task is attached, so no constant is predicted", judge_exponent=True)
-    try:
-        constants = closed_form_parameters(task, lane.parameterization)
-    except NoClosedForm as refusal:
-        fact = str(refusal).removeprefix("No closed form: ").partition(";")[0]
-        return Unknown(_cap(task) or f"no prediction for this task: {fact}", judge_exponent=False)
-    if lane.ratio is None:
-        return Unknown("no ratio is attached, so no constant is predicted", judge_exponent=True)
-    log_odds0 = constants.log_base_odds + lane.score_gap0
-    if abs(log_odds0) > _EXTREME_LOG_ODDS:
-        return Unknown(f"no prediction: attention starts at odds e^{log_odds0:.4g}, too extreme", judge_exponent=False)
-    rho = constants.rho_per_ratio * lane.ratio
-    if rho > 0 and not 1 / _EXTREME_RHO < rho < _EXTREME_RHO:
-        return Unknown(f"no prediction at the extreme ratio {lane.ratio:g}", judge_exponent=False)
-    return Numbers(
-        classes=constants.classes,
-        distinct_types=constants.distinct_types,
-        base_odds=math.exp(constants.log_base_odds),
-        rho=rho,
-        margin0=lane.margin0,
-        log_odds0=log_odds0,
-    )
-
-
-def _cap(task: Task) -> str:
-    """Why a mixture of contexts keeps attention from saturating, or an empty string."""
-    first = next(i for i, group in enumerate(task.groups) if group.role == "distinct")
-    without = math.fsum(c.probability for c in task.compositions if c.counts[first] == 0)
-    if not 0 < without < 1:
-        return ""
-    return (
-        f"the context caps attention: with probability {without:.3g} a sequence has no distinct token, so attention "
-        f"stays below {1 - without:.6g} (odds below {(1 - without) / without:.6g}) and the loss above "
-        f"{without * math.log(task.classes):.3g}; growth without bound is not to be expected and no law is broken"
-    )
 
 
 def predictions(lane: Lane, known: Numbers) -> tuple[Prediction, ...]:
@@ -208,14 +104,11 @@ def readable_range(lane: Lane, known: Numbers) -> dict[tuple[str, str], tuple[fl
 
 
 # The order of the arguments of every compiled expression.
-_ARGUMENTS = (growth.l, growth.rho, growth.kappa, growth.alpha0, growth.unattended0, growth.margin0, growth.base_odds)
-
-
-@functools.cache
-def _crossing() -> Callable:
-    import sympy as sp
-
-    return sp.lambdify((growth.rho, growth.unattended0, growth.margin0), growth.crossing_margin(), modules="math")
+_ARGUMENTS = (
+    growth.l, growth.rho, growth.kappa, growth.alpha0, growth.unattended0, growth.margin0, growth.base_odds,
+    growth.imbalance, growth.margin_l, growth.odds_l, growth.loglog, *growth.tower, growth.odds_rate,
+    growth.start_share, growth.drive, *growth.gate,
+)  # fmt: skip
 
 
 @functools.cache
@@ -224,59 +117,164 @@ def _compiled(parameterization: str) -> tuple[Callable, ...]:
 
     return tuple(
         sp.lambdify(
-            _ARGUMENTS, [law.constant, law.offset, law.correction, law.remainder], modules="numpy", cse=True
+            _ARGUMENTS, [law.constant, law.basis, law.offset, law.correction, law.remainder], modules="numpy", cse=True
         )
         for law in growth.growth_laws(parameterization)
-    )  # fmt: skip
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Frame:
+    r"""What the circuits give at each $l$, for the symbols of the laws; NaN where a law cannot be read."""
+
+    l: np.ndarray
+    margin: np.ndarray
+    odds: np.ndarray | float = math.nan
+    loglog: np.ndarray | float = math.nan
+    tower: tuple[np.ndarray | float, ...] = (math.nan, math.nan, math.nan)
+    start_share: np.ndarray | float = math.nan
+    drive: np.ndarray | float = math.nan
+    gate: tuple[np.ndarray | float, np.ndarray | float] = (math.nan, math.nan)
+
+    def arguments(self, known: Numbers) -> tuple:
+        """In the order of `_ARGUMENTS`."""
+        rate = math.nan
+        if isinstance(known.score, FactorizedScore):
+            rate = known.score.speeds[0] * known.strength
+            rate /= 1 if known.output.power == 2 else math.sqrt(known.distinct_types)
+        return (
+            self.l, known.rho, known.kappa, known.attention0, known.unattended0, known.margin0, known.base_odds,
+            known.output.imbalance, self.margin, self.odds, self.loglog, *self.tower, rate,
+            self.start_share, self.drive, *self.gate,
+        )  # fmt: skip
+
+
+def _saturated(log_time: np.ndarray, known: Numbers) -> _Frame:
+    l = log_time - known.output.log_unit
+    if isinstance(known.score, FactorizedScore):
+        return _saturated_factorized(np.where(l > 1, l, np.nan), known, known.score)
+    # The lead of collapsed attention lags a factorized output's margin by 1/rho.
+    lag = 1 / known.rho if known.output.power == 1 else 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        margin = known.output.margin(l + lag)
+        valid = l > 1
+        # the series is one in 1/E and ln E
+        valid &= known.gain * known.strength * known.output.action(margin) + known.kappa > math.e
+    return _Frame(np.where(valid, l, np.nan), np.where(valid, margin, np.nan))
+
+
+def _saturated_factorized(l: np.ndarray, known: Numbers, score: FactorizedScore) -> _Frame:
+    margin = known.output.margin(l)
+    action, action0 = known.output.action(margin), float(known.output.action(known.margin0))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        force = known.strength * (action - action0)
+        log_force = np.log(np.where(force > 0, force, np.nan))
+    clock, tower = score.saturated(log_force, math.log(known.base_odds))
+    gap, slope, *higher = tower
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        n1, n2, n3 = (value / slope ** (k + 2) for k, value in enumerate(higher))
+        valid = (n1 * gap > _FACTORIZED) & (l > 1)
+        odds = slope * force
+        share = (np.abs(clock) + _start_drive(known, score)) / force
+        drive = np.where(share < 1, -np.log1p(-share), np.inf)
+    return _Frame(
+        l=np.where(valid, l, np.nan),
+        margin=margin,
+        odds=odds,
+        loglog=slope / (2 * score.speeds[0]),
+        tower=(n1, n2 - n1**2, n3 - n1**3),
+        start_share=action / (action - action0),
+        drive=drive,
+    )
+
+
+def _start_drive(known: Numbers, score: FactorizedScore) -> float:
+    r"""Upper bound of the constant in $\int y\,d\tau_k = (y/\theta') B + constant$.
+
+    Up to a score gap of 1 (or the start, if that is larger) by the integral itself, from there on by its upper end.
+    """
+    beyond = max(1.0 - known.score_gap0, 0.0)
+    clock = score.clock_of_change(beyond) if beyond else 0.0
+    _, slope = score.change(clock)
+    odds = known.base_odds * math.exp(known.score_gap0 + beyond)
+    return odds * (clock + 2 / float(slope))
+
+
+def before_saturation(log_time: np.ndarray, known: Numbers) -> _Frame:
+    """What the circuits give before attention saturates: their clocks with the gate open."""
+    alpha = known.attention0
+    l = log_time - known.output.log_unit + known.output.power * math.log(alpha)
+    margin = known.output.margin(l)
+    with np.errstate(invalid="ignore", over="ignore"):
+        force = known.strength * (known.output.action(margin / alpha) - known.output.action(known.margin0))
+        psi, slope = known.score.change(np.where(l > 1, known.unattended0 * force, np.nan))
+        # dJ/dw = w dtau_v/dw: 1 over the power of w that is left
+        pace = margin / alpha if known.output.power == 2 else 1 / (2 * math.sqrt(known.distinct_types))
+        gate = (psi, slope * known.unattended0 * known.strength * pace / alpha)
+    return _Frame(np.where(l > 1, l, np.nan), margin, gate=gate)
 
 
 def _evaluate(law: growth.GrowthLaw, compiled: Callable, log_time: np.ndarray, known: Numbers) -> Prediction:
     saturated = law.regime == growth.SATURATED
-    shift = -math.log(known.distinct_types)
-    if not saturated:
-        shift += 2 * math.log(known.attention0)
-    l = log_time + shift
-    with np.errstate(over="ignore"):
-        valid = l > 1
-        if saturated:
-            valid &= known.rho * l**2 / 2 + known.kappa > math.e  # the series is one in 1/E and ln E
-    l = np.where(valid, l, np.nan)
-    values = compiled(l, known.rho, known.kappa, known.attention0, known.unattended0, known.margin0, known.base_odds)
-    constant, offset, correction, remainder = (np.broadcast_to(np.asarray(value, float), l.shape) for value in values)
-    basis = l**law.power if law.power else np.log(l)
-    scale = np.abs(constant * basis) if law.power else np.ones_like(l)
+    frame = (_saturated if saturated else before_saturation)(log_time, known)
+    l = frame.l
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        values = compiled(*frame.arguments(known))
+        constant, basis, offset, correction, remainder = (
+            np.where(np.isnan(l), np.nan, np.broadcast_to(np.asarray(value, float), l.shape)) for value in values
+        )
+    number = float(np.asarray(values[0]).flat[0])
+    # A law c l^n has its corrections against itself; a logarithm has no scale, its constant offset belongs to it.
+    scale = np.abs(constant * basis) if law.power else np.where(np.isnan(l), np.nan, 1.0)
     distortion = (correction + offset) if law.power else correction
     # The time that the series account for is shorter by a share, its logarithm less than l by -ln(1 - share).
     share = _share_left_out(l, known, saturated)
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         lag = np.where(share < 1, -np.log1p(-share), np.inf)
-    slope = np.abs(constant) * (law.power * l ** (law.power - 1) if law.power else 1 / l)
-    left_out = slope * lag
+        # d basis/d ln l is at most (power + 1) basis with the factor log log t, at most 2 for the logarithms
+        slope = np.abs(constant) * ((law.power + 1) * basis / l if law.power else 2 / l)
+        remainder = (SAFETY * remainder + slope * lag) / scale
     return Prediction(
         observable=law.observable,
         regime=law.regime,
         name=law.name,
         power=law.power,
-        constant=float(constant.flat[0]),
+        constant=number,
         l=l,
         basis=basis,
         predicted=constant * basis + offset + correction,
         distortion=distortion / scale,
-        remainder=(SAFETY * remainder + left_out) / scale,
+        remainder=remainder,
         scale=scale,
     )
 
 
 def _share_left_out(l: np.ndarray, known: Numbers, saturated: bool) -> np.ndarray:
     """Upper bound of the share of t that the series leave out: what the start and the K - 1 term take."""
-    # The lower end e^Delta0/alpha0^2: Delta0 = alpha0 w0, or up to w0 where attention saturates at once.
-    log_attention0 = math.log(known.attention0)
-    start = max(known.margin0, 0.0) * (1.0 if saturated else known.attention0) - 2 * log_attention0
-    # (K - 1) times the integral of dw/alpha, with the smallest attention on the way. A negative start passes w = 0,
-    # where y + ln y = kappa gives y >= exp(min(kappa, 0) - 1), and alpha >= y/2 as long as y <= 1.
-    least = log_attention0 if known.margin0 >= 0 else min(log_attention0, min(known.kappa, 0) - 1 - math.log(2))
-    way = l / known.attention0 - min(known.margin0, 0.0)
-    rest = math.log(known.classes - 1) + np.log(way) - least
-    log_time = l if saturated else l - 2 * log_attention0  # ln(t/C)
-    with np.errstate(over="ignore", invalid="ignore"):  # l is NaN where the law cannot be read
+    log_attention0, power = math.log(known.attention0), known.output.power
+    least = _least_log_attention(known)
+    log_time = l if saturated else l - power * log_attention0  # ln(t), in the unit of e^l under full attention
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # l is NaN where the law cannot be read
+        end = 2 * known.output.margin(l + 1) if power == 1 else l
+        way = known.output.way(min(known.margin0, 0.0) if power == 2 else known.margin0, end / known.attention0)
+        # The lower end, e^Delta0: Delta0 = alpha0 w0, or up to w0 where attention saturates at once.
+        start = max(known.margin0, 0.0) * (1.0 if saturated else known.attention0) - 2 * log_attention0
+        start = start + (np.log1p(np.abs(way)) if power == 1 else 0.0)
+        # (K - 1) times the integral of dtau_v/alpha, with the smallest attention on the way.
+        rest = math.log(known.classes - 1) + np.log(way) - least
         return np.exp(np.logaddexp(start, rest) - log_time)
+
+
+def _least_log_attention(known: Numbers) -> float:
+    r"""Lower bound of $\ln\alpha$: the start, or for a negative margin, which turns attention away, the margin 0."""
+    log_attention0 = math.log(known.attention0)
+    if known.margin0 >= 0:
+        return log_attention0
+    if not isinstance(known.score, FactorizedScore):
+        # At w = 0, y + ln y = kappa (+ rho nu) gives y >= exp(min(kappa, 0) - 1), and alpha >= y/2 as long as y <= 1.
+        kappa = known.kappa + known.gain * known.strength * float(known.output.action(0.0))
+        return min(log_attention0, min(kappa, 0) - 1 - math.log(2))
+    # The clock runs back by at most the drive, since 1 + y > 1.
+    force = known.strength * float(known.output.action(0.0) - known.output.action(known.margin0))
+    gap, _ = known.score.change(np.asarray(force))
+    return min(log_attention0, known.log_odds0 + float(gap) - math.log(2))

@@ -4,9 +4,13 @@ import dataclasses
 import io
 import json
 import math
+import textwrap
 from typing import TYPE_CHECKING, Any
 
-from flowsim.laws.judge import Verdict, Window
+from flowsim.laws import claim, empirical
+from flowsim.laws.judge import DECADES, Verdict, Window
+from flowsim.laws.lane import DATA_ERROR
+from flowsim.laws.predictions import DISTORTION, PRECISION
 from flowsim.task import Task
 
 if TYPE_CHECKING:
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
 
 EXACT_LAW = "exact-law"
 PAPER_CLAIM = "paper-claim"
+UNDERIVED = "not derived"
 WIDTH = 120
 _COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
 
@@ -27,8 +32,9 @@ class Row:
         parameterization: CACO, FACO, CAFO or FAFO.
         ratio: the learning-rate ratio, None when unknown.
         observable: `"margin"`, `"odds"` or `"score_gap"`.
-        law: `"log t"`, `"log^2 t"` or `"log log t"`.
-        kind: `"exact-law"` (what the exact flow says) or `"paper-claim"` (how the paper puts it).
+        law: `"log t"`, `"log^2 t"`, `"log log t"`, `"log t log log t"` or `"log^2 t log log t"`.
+        kind: `"exact-law"` (what the exact flow says), `"paper-claim"` (how the paper puts it), or `"not derived"`
+            (measured against the exact laws of the two-clock task, on a run for which no law is derived).
         exponent: measured local exponent $d \ln y/d \ln l$ over the window, None where it cannot be measured.
         constant: measured constant, known corrections divided out; for `log log t` the coefficient $d\theta/d\ln l$.
         predicted_constant: theory's constant, None without a prediction.
@@ -56,7 +62,10 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Crossing:
-    r"""Where the two regimes of the score gap meet, $\rho (w^2 - w_0^2)(1 - \alpha_0) = 2$, by theory.
+    r"""Where the two regimes of the score gap meet, by theory: had the gate stayed open, it had moved by 1.
+
+    While $\theta - \theta_0 \ll 1$ the query-key clock is $(1 - \alpha_0) c (J(w) - J(w_0))$; for CACO the regimes meet
+    at $\rho (w^2 - w_0^2)(1 - \alpha_0) = 2$.
 
     Attributes:
         coords: lane coordinates.
@@ -105,13 +114,15 @@ class Report:
 
         table = Table(
             title="Growth laws",
-            caption="exact: what the exact flow says; paper: what the paper says; early: before attention saturates\n"
-            "ln t: where the law is read; decades: of ln t up to a shift; crossing: the regimes of the score gap meet",
+            caption="exact-law: what the exact flow says; paper-claim: what the paper says\n"
+            "early: before attention saturates; crossing: where the two regimes of the score gap meet\n"
+            "exponent: d ln y/d ln l, for powers; ln t, decades of l: where the law is read",
             title_justify="left",
             caption_justify="left",
             box=box.SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
             pad_edge=False,
+            show_edge=False,
         )
         table.add_column("run", no_wrap=True)
         table.add_column("", no_wrap=True)
@@ -137,7 +148,7 @@ class Report:
                 lines.append(f"  {crossing}")
             for row in rows:
                 what = f"{_name(row)} {row.law}{_EARLY[row.regime]} ({row.kind})"
-                lines.append(f"  {what} {row.verdict}: {row.reason}")
+                lines += _wrapped(f"{what} {row.verdict}: {row.reason}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -146,7 +157,7 @@ class Report:
         out = io.StringIO()
         console = Console(file=out, width=WIDTH, color_system=None)
         console.print(self.table())
-        return out.getvalue() + "\n" + self.reasons()
+        return "\n".join([out.getvalue(), self.reasons(), "", *definitions()])
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data; numbers that JSON has no name for (NaN, infinity) are None."""
@@ -174,6 +185,27 @@ class Report:
         return [(rows, crossings.get(lane)) for lane, rows in lanes.items()]
 
 
+def definitions() -> list[str]:
+    """What the words and tolerances of a report mean, as lines of text."""
+    errors = f"{DATA_ERROR['exact']:g} for the closed form, 10 tol for ODEs, {DATA_ERROR['training']:g} otherwise"
+    texts = (
+        "l = ln(t/C), C the distinct token types per class; early: l = ln(alpha0^2 t/C), alpha0 the attention at time "
+        "0; with a factorized output-value circuit l = ln(2 t/sqrt C), early ln(2 alpha0 t/sqrt C); where no constant "
+        "is predicted: l = ln t + s with a fitted shift s.",
+        f"A law is read where theory leaves out at most {100 * PRECISION:g} % and its corrections change the leading "
+        f"term by at most {100 * DISTORTION:g} %, over at least {DECADES:g} decades of l; a form without predicted "
+        f"constant over at least {empirical.DECADES:g} decade of ln t.",
+        f"It holds where every point agrees with leading term and corrections up to what theory leaves out and the "
+        f"error of the data ({errors}). A form holds where its exponent is within {empirical.TOLERANCE:g}; the "
+        f"paper's log^2 t of the score gap where it is within {claim.TOLERANCE:g} of 2.",
+    )
+    return [line for text in texts for line in _wrapped(text)]
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH - 2, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
+
+
 _EARLY = {"saturated": "", "before saturation": ", early"}
 
 
@@ -187,7 +219,7 @@ def _name(row: Row) -> str:
 
 def _labels(row: Row, crossing: Crossing | None) -> list[str]:
     rest = [f"{name} {value:.6g}" for name, value in row.coords.items() if name in ("lr", "seed")]
-    ratio = "ratio unknown" if row.ratio is None else f"ratio {row.ratio:.6g}"
+    ratio = "ratio unknown" if row.ratio is None else f"ratio {row.ratio:.4g}"
     labels = [row.parameterization, ratio, *rest]
     if crossing is not None:
         labels += ["crossing:", f"w    {crossing.margin:.5g}", f"ln t {crossing.log_time:.5g}"]
@@ -197,23 +229,23 @@ def _labels(row: Row, crossing: Crossing | None) -> list[str]:
 def _cells(row: Row, above: Row | None) -> tuple["str | Text", ...]:
     from rich.text import Text
 
-    kind = "" if above is not None and above.kind == row.kind else row.kind.split("-")[0]
+    kind = "" if above is not None and above.kind == row.kind else row.kind
     window = row.window
     return (
         kind,
         _name(row),
-        f"{row.law}{_EARLY[row.regime]}",
-        _number(row.exponent, 3),
+        f"{row.law.replace(' t log log t', ' loglog t')}{_EARLY[row.regime]}",  # the column is as wide as it can be
+        "-" if row.law == "log log t" else _number(row.exponent, 3),  # no power, so no exponent to compare
         _number(row.constant, 5),
         _number(row.predicted_constant, 5),
-        "-" if window is None else f"{_short(window.log_time_start)} .. {_short(window.log_time_end)}",
+        "-" if window is None else f"{_short(window.log_time_start)}..{_short(window.log_time_end)}",
         "-" if window is None else f"{window.decades:.2f}",
         Text(row.verdict, style=_COLOURS[row.verdict]),
     )
 
 
 def _short(value: float) -> str:
-    return f"{value:.0f}" if 10 <= value < 1e5 else f"{value:.2g}".replace("e+0", "e")
+    return f"{value:.0f}" if 10 <= value < 1e4 else f"{value:.2g}".replace("e+0", "e")
 
 
 def _number(value: float | None, digits: int) -> str:

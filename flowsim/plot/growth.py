@@ -6,77 +6,105 @@ from matplotlib.figure import Figure
 
 from flowsim.errors import InvalidInput
 from flowsim.laws.lane import Lane, lanes
-from flowsim.laws.predictions import Numbers, Prediction, numbers, predictions
+from flowsim.laws.numbers import Numbers, numbers
+from flowsim.laws.predictions import Prediction, predictions
 from flowsim.plot import style
 from flowsim.theory.growth import BEFORE, MARGIN, ODDS, SATURATED, SCORE_GAP
 from flowsim.trajectory import Trajectory
 
+Laws = dict[tuple[str, str], Prediction]
 _THEORY = {"color": "black", "lw": 0.8, "ls": (0, (4, 3))}
 _EARLY = {"color": "black", "lw": 0.8, "ls": (0, (5, 2))}
 _LATE = {"color": "black", "lw": 1.0, "ls": (0, (1, 1.5))}
 _CROSSING = {"marker": "D", "ms": 5, "mfc": "white", "mew": 1.3, "ls": ""}
+_ROUNDING = 1e-15  # distances from 1 below this are float64's
+_ROOM = 1.1  # the last time is not to stand on the frame
+# Titles and axis labels of the odds.
+_ODDS = {
+    "CACO": (r"odds: log$^2\,$t with constant $\rho/2$", r"$y\,/\,(\rho\, l^2/2)$"),
+    "FACO": (r"odds: log$^2\,$t log log t, constant $F c$", r"$y\,/\,(F c\, l^2 \Lambda)$"),
+    "CAFO": (r"odds: log t with constant $\rho$", r"$y\,/\,(\rho\, l)$"),
+    "FAFO": (r"odds: log t log log t, constant $F c/\sqrt{C}$", r"$y\,/\,(F c\, l\, \Lambda/\sqrt{C})$"),
+}
+_CLOCK = {"C": r"$l = \ln(t/C)$", "F": r"$l = \ln(2t/\sqrt{C})$"}
 _TRUSTED = 0.05  # corrections are drawn where theory leaves out less than this
 
 
 def growth_constants(trajectory: Trajectory) -> Figure:
-    r"""Margin over $l$ and odds over $(\rho/2) l^2$ against $\ln t$: both tend to 1, at the predicted rate.
+    r"""Margin over $l$ and odds over their law against $\ln t$: both tend to 1, at the predicted rate.
+
+    The law of the odds is $(\rho/2) l^2$ for CACO, $\rho\, l$ for CAFO, and has a factor $\log\log t$ for a factorized
+    query-key circuit.
 
     Args:
-        trajectory: of a task with predicted laws, to a horizon of at least $\ln t \approx 100$ to see them.
+        trajectory: of a task with predicted laws and one parameterization, to a horizon of at least
+            $\ln t \approx 100$ to see them.
 
     Returns:
         The figure: measured constants above, their distance from 1 below; dashed lines are theory with its first
         correction.
 
     Raises:
-        InvalidInput: if theory predicts no constants for this trajectory.
+        InvalidInput: if theory predicts no constants for this trajectory, or it has several parameterizations.
     """
     runs = _predicted(trajectory)
+    names = sorted({lane.parameterization for lane, _, _ in runs})
+    if len(names) > 1:
+        raise InvalidInput(f"growth laws of {', '.join(names)} cannot share a figure; give one parameterization.")
+    law_of_odds, odds_over_law = _ODDS[names[0]]
     colour = style.colours([lane.ratio for lane, _, _ in runs])
+    overlaid, words = style.overlaid(len(runs))
     with style.style():
         figure, axes = style.panels(2, 2, height=2.3)
         for column, (observable, title, symbol) in enumerate(
             (
                 (MARGIN, "margin: log t with constant 1", r"$w\,/\,l$"),
-                (ODDS, r"odds: log$^2\,$t with constant $\rho/2$", r"$y\,/\,(\rho\, l^2/2)$"),
+                (ODDS, law_of_odds, odds_over_law),
             )
         ):
             above, below = axes[:, column]
-            for lane, known, laws in runs:
+            least = 1e-3
+            for number, (lane, known, laws) in enumerate(runs):
                 law = laws[observable, SATURATED]
-                measured = _measured_constant(lane, known, observable)
+                measured = _measured_constant(lane, known, law)
                 predicted = np.where(law.remainder <= _TRUSTED, law.predicted / law.scale, np.nan)
                 for ax, shown, theory in (
                     (above, measured, predicted),
                     (below, np.abs(measured - 1), np.abs(predicted - 1)),
                 ):
-                    ax.plot(lane.log_time, shown, color=colour[lane.ratio])
-                    ax.plot(lane.log_time, theory, **_THEORY, zorder=3)
+                    style.curve(ax, lane.log_time, shown, color=colour[lane.ratio])
+                    if number in overlaid:
+                        style.curve(ax, lane.log_time, theory, few="x", **_THEORY, zorder=3)
+                least = np.nanmin(np.abs(predicted - 1), initial=least)
             above.axhline(1, color=style.GREY, lw=0.8, zorder=1)
-            above.set_ylim(0, 2.2)
+            if observable == MARGIN:
+                above.set_ylim(0, 2.2)  # the constant is 1/alpha0 before saturation, 2 for balanced counts
+            else:
+                above.set_yscale("log")
             above.set_title(title, loc="left")
             above.set_ylabel(symbol)
             below.set_yscale("log")
-            below.set_ylim(bottom=1e-12, top=3)
+            below.set_ylim(bottom=max(least / 3, _ROUNDING))
             below.set_title("distance from 1", loc="left")
             below.set_ylabel("|" + symbol + r"$\;-\;1$|")
-            below.set_xlabel(style.LOG_TIME + r"   ($l = \ln(t/C)$)")
+            below.set_xlabel(style.LOG_TIME + f"   ({_CLOCK[names[0][2]]})")
         _log_time_axes(axes, runs, first=1.0)
         style.letters(list(axes.ravel()))
-        entries = [style.key(style.ratio_label(r), color=colour[r]) for r in sorted(_ratios(runs))]
-        entries.append(style.key("theory: leading term and first correction", **_THEORY))
+        entries = style.ratio_keys(figure, list(_ratios(runs)), colour)
+        entries.append(style.key(f"theory: leading term and first correction{words.replace('theory ', '')}", **_THEORY))
         style.legend(figure, entries, per_row=6)
     return figure
 
 
-def _measured_constant(lane: Lane, known: Numbers, observable: str) -> np.ndarray:
-    """Margin over l, or odds over (rho/2) l^2, for l > 1."""
-    l = lane.log_time - np.log(known.distinct_types)
+def _measured_constant(lane: Lane, known: Numbers, law: Prediction) -> np.ndarray:
+    """Margin or odds over their law, for l > 1; a factor log log t is taken where it is defined."""
+    l = lane.log_time - known.output.log_unit
     l = np.where(l > 1, l, np.nan)
-    if observable == MARGIN:
+    if law.observable == MARGIN:
         return lane.margin / l
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.exp(lane.log_odds - np.log(known.rho / 2) - 2 * np.log(l))
+        basis = law.power * np.log(l) if law.iterated is None else np.log(law.basis)
+        return np.exp(lane.log_odds - np.log(law.constant) - basis)
 
 
 def score_gap_regimes(trajectory: Trajectory) -> Figure:
@@ -89,33 +117,42 @@ def score_gap_regimes(trajectory: Trajectory) -> Figure:
         The figure: the score gap against $\ln t$ with both laws and the crossing, and its local exponent.
 
     Raises:
-        InvalidInput: if theory predicts no laws for this trajectory, or its ratios are all 0.
+        InvalidInput: if theory predicts no laws for this trajectory, its ratios are all 0, or it is not CACO.
     """
     runs = _predicted(trajectory)
+    for lane, _, _ in runs:
+        if lane.parameterization != "CACO":
+            raise InvalidInput(
+                f"parameterization={lane.parameterization!r} has other regimes than log^2 t and log log t; draw "
+                "flowsim.plot.phase_diagram instead."
+            )
     colour = style.colours([lane.ratio for lane, _, _ in runs])
+    shown = np.concatenate([_gap(lane)[lane.log_time >= _FIRST_LOG_TIME] for lane, _, _ in runs])
+    if not np.isfinite(shown).any():
+        raise InvalidInput(f"the score gap cannot be drawn: none is above its start after ln t = {_FIRST_LOG_TIME:g}.")
+    overlaid, words = style.overlaid(len(runs))
     with style.style():
         figure, axes = style.panels(1, 2, height=3.1)
         left, right = axes[0]
-        for lane, known, laws in runs:
-            _regimes(left, lane, known, laws, colour[lane.ratio])
-            _local_exponent(right, lane, known, laws, colour[lane.ratio])
+        for number, (lane, known, laws) in enumerate(runs):
+            _regimes(left, lane, known, laws, colour[lane.ratio], number in overlaid)
+            _local_exponent(right, lane, known, laws, colour[lane.ratio], number in overlaid)
         left.set_yscale("log")
         left.set_title("the score gap and its two laws", loc="left")
         left.set_ylabel(r"score gap  $\theta - \theta_0$")
         right.axhline(2, **_EARLY, zorder=1)
         right.set_ylim(0, 2.4)
         right.set_title("its local exponent", loc="left")
-        right.set_ylabel(r"$d\,\ln(\theta - \theta_0)\,/\,d\,\ln l_0$,   $l_0 = \ln(\alpha_0^2\, t/C)$")
-        for ax in (left, right):
-            ax.set_xlabel(style.LOG_TIME)
+        right.set_ylabel(r"$d\,\ln(\theta - \theta_0)\,/\,d\,\ln l_0$")
+        left.set_xlabel(style.LOG_TIME)
+        right.set_xlabel(r"$l_0 = \ln(\alpha_0^2\, t/C)$")
         _log_time_axes(axes, runs, first=_FIRST_LOG_TIME)
-        shown = np.concatenate([_gap(lane)[lane.log_time >= _FIRST_LOG_TIME] for lane, _, _ in runs])
         left.set_ylim(np.nanmin(shown) / 2, np.nanmax(shown) * 2)
         style.letters([left, right])
-        entries = [style.key(style.ratio_label(r), color=colour[r]) for r in sorted(_ratios(runs))]
+        entries = style.ratio_keys(figure, list(_ratios(runs)), colour)
         entries.append(style.key(r"log$^2\,$t law (before saturation)", **_EARLY))
         entries.append(style.key("log log t law (after)", **_LATE))
-        entries.append(style.key("crossing", mec=style.GREY, **_CROSSING))
+        entries.append(style.key(f"crossing{words}", mec=style.GREY, **_CROSSING))
         style.legend(figure, entries, per_row=4)
     return figure
 
@@ -128,17 +165,19 @@ def _gap(lane: Lane) -> np.ndarray:
     return np.where(lane.score_gap_change > 0, lane.score_gap_change, np.nan)
 
 
-def _regimes(ax: Axes, lane: Lane, known: Numbers, laws: dict[tuple[str, str], Prediction], colour: str) -> None:
+def _regimes(ax: Axes, lane: Lane, known: Numbers, laws: Laws, colour: str, overlaid: bool) -> None:
     early, late = laws[SCORE_GAP, BEFORE], laws[SCORE_GAP, SATURATED]
-    ax.plot(lane.log_time, _gap(lane), color=colour, lw=1.8)
+    style.curve(ax, lane.log_time, _gap(lane), color=colour, lw=1.8)
+    if not overlaid:
+        return
     before = early.constant * early.basis
     with np.errstate(invalid="ignore"):  # before t = C there is no logarithm of l
         after = _late_gap(lane, known, late)
         # Each law is drawn a little beyond its own side of the crossing, so that both are seen to leave the curve.
         visible = (before < 10) & (early.l > _FIRST_L)
         if np.any(visible & (before < 0.3)):
-            ax.plot(lane.log_time, np.where(visible, before, np.nan), **_EARLY, zorder=3)
-        ax.plot(lane.log_time, np.where(after > 0.3, after, np.nan), **_LATE, zorder=3)
+            style.curve(ax, lane.log_time, np.where(visible, before, np.nan), few="_", **_EARLY, zorder=3)
+        style.curve(ax, lane.log_time, np.where(after > 0.3, after, np.nan), few="x", **_LATE, zorder=3)
     at = _crossing(lane, known)
     if at is not None:
         ax.plot(*at, mec=colour, zorder=4, **_CROSSING)
@@ -151,36 +190,48 @@ def _late_gap(lane: Lane, known: Numbers, late: Prediction) -> np.ndarray:
         return late.constant * np.log(np.where(l > 2, l, np.nan)) + np.log(known.rho / 2) - known.log_odds0
 
 
-def _local_exponent(ax: Axes, lane: Lane, known: Numbers, laws: dict[tuple[str, str], Prediction], colour: str) -> None:
+def _local_exponent(ax: Axes, lane: Lane, known: Numbers, laws: Laws, colour: str, overlaid: bool) -> None:
     l = laws[SCORE_GAP, BEFORE].l
     usable = np.isfinite(l) & (l > 2) & (lane.score_gap_change > 0)
     if usable.sum() < 3:
         return
     local = np.gradient(np.log(lane.score_gap_change[usable]), np.log(l[usable]))
     log_time = lane.log_time[usable]
-    ax.plot(log_time, local, color=colour)
+    style.curve(ax, l[usable], local, color=colour)
+    if not overlaid:
+        return
     late = laws[SCORE_GAP, SATURATED]
     after = _late_gap(lane, known, late)
     with np.errstate(invalid="ignore", divide="ignore"):
         # d ln(theta)/d ln(l0) of theta = 2 ln l + offset; l and l0 differ by a constant.
         predicted = late.constant / after * l / (lane.log_time - np.log(known.distinct_types))
-        ax.plot(lane.log_time, np.where(after > 1, predicted, np.nan), **_LATE, zorder=3)
+        style.curve(ax, l, np.where(after > 1, predicted, np.nan), few="x", **_LATE, zorder=3)
     at = _crossing(lane, known)
     if at is not None and log_time[0] <= at[0] <= log_time[-1]:
-        ax.plot(at[0], np.interp(np.log(at[0]), np.log(log_time), local), mec=colour, zorder=4, **_CROSSING)
+        ax.plot(
+            np.interp(at[0], log_time, l[usable]),
+            np.interp(np.log(at[0]), np.log(log_time), local),
+            mec=colour,
+            zorder=4,
+            **_CROSSING,
+        )
 
 
 def _crossing(lane: Lane, known: Numbers) -> tuple[float, float] | None:
     """Log time and score gap change where the run passes the crossing margin, read off the run itself."""
     usable = np.isfinite(lane.log_time) & np.isfinite(lane.margin) & (lane.log_time > 0)
     margin, log_time, gap = lane.margin[usable], lane.log_time[usable], lane.score_gap_change[usable]
-    if not margin.size or not margin[0] <= known.crossing_margin <= margin[-1] or not (np.diff(margin) > 0).all():
+    if (
+        margin.size <= style.FEW
+        or not margin[0] <= known.crossing_margin <= margin[-1]
+        or not (np.diff(margin) > 0).all()
+    ):
         return None
     log_at = np.interp(np.log(known.crossing_margin), np.log(margin), np.log(log_time))
     return float(np.exp(log_at)), float(np.exp(np.interp(log_at, np.log(log_time), np.log(gap))))
 
 
-def _predicted(trajectory: Trajectory) -> list[tuple[Lane, Numbers, dict[tuple[str, str], Prediction]]]:
+def _predicted(trajectory: Trajectory) -> list[tuple[Lane, Numbers, Laws]]:
     if not isinstance(trajectory, Trajectory):
         raise InvalidInput(f"trajectory={type(trajectory).__name__} cannot be drawn; give a flowsim.Trajectory.")
     runs = []
@@ -201,7 +252,7 @@ def _log_time_axes(axes: np.ndarray, runs, first: float) -> None:
         raise InvalidInput(f"growth laws cannot be drawn: the run ends at ln t = {last:.4g}; go beyond {first:g}.")
     for ax in axes.ravel():
         ax.set_xscale("log")
-        ax.set_xlim(first, last)
+        ax.set_xlim(first, last * _ROOM)
 
 
 def _ratios(runs) -> set[float]:

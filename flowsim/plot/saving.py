@@ -7,8 +7,9 @@ import pathlib
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from flowsim._files import atomic_path
-from flowsim.errors import FileProblem
+from flowsim._checks import show
+from flowsim._files import as_path, atomic_path
+from flowsim.errors import FileProblem, InvalidInput
 
 _FORMATS = (".png", ".svg")
 # Dates and version strings would make two identical figures differ.
@@ -28,9 +29,12 @@ def savefig(figure: Figure, path: str | os.PathLike, *, overwrite: bool = False)
         The paths written.
 
     Raises:
+        InvalidInput: if `figure` is no figure.
         FileProblem: if a file exists and `overwrite` is false, the folder is missing, or the ending is another one.
     """
-    stem = pathlib.Path(path)
+    if not isinstance(figure, Figure):
+        raise InvalidInput(f"figure={show(figure)} must be a figure; give what a function of flowsim.plot returned.")
+    stem = as_path(path)
     suffix = stem.suffix.lower()
     if suffix in _METADATA:
         targets = (stem,)

@@ -12,6 +12,8 @@ from flowsim.plot import style
 from flowsim.trajectory import Trajectory
 
 _METHODS = {"exact": "closed form", "ode": "ODE", "descent": "finite steps", "training": "training", "given": "data"}
+_ROOM = 0.015  # beside the data, as a share of the axis
+_LEAST_AXIS = 3.0  # in ln t: the labels of less than a decade run into each other
 _MARKERS = 14  # for each lane, however densely it was recorded
 _INTEGRATED = {"color": "black", "lw": 0.9, "ls": (0, (4, 3))}
 
@@ -50,7 +52,7 @@ def theory_vs_simulation(
             top = axes[0, column]
             for lane in drawn:
                 inside = _within(lane, low, high)
-                top.plot(_time(lane, inside), value(lane)[inside], color=colour[lane.ratio], lw=1.6)
+                style.curve(top, _time(lane, inside), value(lane)[inside], color=colour[lane.ratio], lw=1.6)
             for lane in integrated:
                 inside = _within(lane, low, high)
                 top.plot(_time(lane, inside), value(lane)[inside], **_INTEGRATED, zorder=2.5)
@@ -63,14 +65,17 @@ def theory_vs_simulation(
                 _residual_strip(axes[1, column], residuals, value, colour, (low, high), label)
         for ax in axes[-1]:
             ax.set_xlabel(style.TIME)
+        room = max(_ROOM * (high - low), (_LEAST_AXIS - (high - low)) / 2)  # the markers at both ends are not to be cut
         for ax in axes.ravel():
-            ax.set_xscale("log")
-            ax.set_xlim(np.exp(low), np.exp(high))
+            ax.set_xlim(np.exp(low - room), np.exp(high + room))
+            ax.set_xscale("log")  # last: it would autoscale, which fails for a single time
         for ax in axes[:-1].ravel():
             ax.tick_params(labelbottom=False)
         style.letters(list(axes[0]))
-        entries = [style.key(style.ratio_label(r), color=colour[r]) for r in sorted(_ratios(drawn, simulated))]
-        entries.append(style.key(f"theory ({_METHODS[theory.method]})", color=style.GREY, lw=1.6))
+        entries = style.ratio_keys(figure, list(_ratios(drawn, simulated)), colour)
+        sparse = max(int(_within(lane, low, high).sum()) for lane in drawn) <= style.FEW
+        look = {"ls": "", "marker": "s", "ms": 3.5} if sparse else {"lw": 1.6}
+        entries.append(style.key(f"theory ({_METHODS[theory.method]})", color=style.GREY, **look))
         if ode is not None:
             entries.append(style.key(_METHODS[ode.method], **_INTEGRATED))
         if simulation is not None:
@@ -97,7 +102,7 @@ def _limits(first: list[Lane], theory: list[Lane]) -> tuple[float, float]:
         raise InvalidInput("theory holds no time above 0; there is nothing to draw.")
     low, high = float(finite[0].min()), float(finite[0].max())
     # Powers of e beyond float64 have no place on an axis of t, nor have the ticks that matplotlib tries beyond it.
-    return max(low, -550.0), min(high, 550.0)
+    return max(low, -540.0), min(high, 540.0)
 
 
 def _within(lane: Lane, low: float, high: float) -> np.ndarray:

@@ -7,13 +7,17 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 # Okabe and Ito's colours, told apart with every common colour vision; yellow is left out, it is too light for lines.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 GREY = "#6b6b6b"
+FEW = 12
+"""Up to so many points are drawn as markers, not joined."""
+_OVERLAID = 5
 COLUMN = 3.4
 """Width of a journal's column in inches; panels are about that wide."""
 
@@ -82,8 +86,53 @@ def colours(ratios: Sequence[float | None]) -> dict[float | None, str]:
     if len(different) <= len(PALETTE):
         chosen = list(PALETTE[: len(different)])
     else:
-        chosen = [to_hex(c) for c in mpl.colormaps["viridis"](np.linspace(0, 0.9, len(different)))]
+        norm, colour_map = _ratio_scale(different)
+        chosen = [to_hex(colour_map(norm(ratio))) if ratio > 0 else PALETTE[-1] for ratio in different]
     return {**dict(zip(different, chosen, strict=True)), None: PALETTE[0]}
+
+
+def _ratio_scale(ratios: Sequence[float]) -> tuple[LogNorm, Colormap]:
+    """The continuous colour scale of many ratios, logarithmic; its light end, hard to see on white, is cut off."""
+    positive = [ratio for ratio in ratios if ratio > 0]
+    cut = LinearSegmentedColormap.from_list("ratios", mpl.colormaps["viridis"](np.linspace(0, 0.9, 256)))
+    return LogNorm(min(positive), max(positive)), cut
+
+
+def ratio_keys(figure: Figure, ratios: Sequence[float], colour: dict[float | None, str]) -> list[Line2D]:
+    """Says which colour is which ratio: legend entries while they are few, else a colour bar beside the panels.
+
+    Args:
+        figure: gets the colour bar.
+        ratios: those drawn.
+        colour: of each ratio, from `colours`.
+
+    Returns:
+        The legend entries.
+    """
+    listed = sorted(ratios)
+    if len(colour) - 1 > len(PALETTE):  # then `colours` took the continuous scale
+        norm, colour_map = _ratio_scale([ratio for ratio in colour if ratio is not None])
+        bar = figure.colorbar(ScalarMappable(norm, colour_map), ax=figure.axes, aspect=40, pad=0.01)
+        bar.set_label(r"ratio $r$")
+        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+        listed = [ratio for ratio in listed if ratio == 0]
+    return [key(ratio_label(ratio), color=colour[ratio]) for ratio in listed]
+
+
+def curve(ax: Axes, x: np.ndarray, y: np.ndarray, *, few: str = "s", **look) -> None:
+    """A line, or markers where the points are so few that straight lines between them would be invented."""
+    if np.count_nonzero(np.isfinite(y)) > FEW:
+        ax.plot(x, y, **look)
+    else:
+        ax.plot(x, y, **{**look, "ls": ""}, marker=few, ms=3.5)
+
+
+def overlaid(n: int) -> tuple[set[int], str]:
+    """Which of n lines get a prediction drawn on top, so that many lines stay visible, and the words for it."""
+    if n <= len(PALETTE):
+        return set(range(n)), ""
+    picked = {int(i) for i in np.linspace(0, n - 1, _OVERLAID).round()}
+    return picked, f" (theory at {len(picked)} of {n} ratios)"
 
 
 def ratio_label(ratio: float | None) -> str:

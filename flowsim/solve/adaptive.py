@@ -18,6 +18,7 @@ from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.codegen import CompiledField, Parameters
 from flowsim.solve import fixed_grid
 from flowsim.solve.fixed_grid import Path
+from flowsim.solve.measure import Measure, largest, measure_of
 from flowsim.solve.runge_kutta import State, step
 
 # diffrax keeps every step until the path is read off; more than this is not worth its memory.
@@ -35,30 +36,29 @@ def solve_adaptive(
     start: State,
     log_times: Float[Array, " time"],
     tol: Float[ArrayLike, ""],
-    gaps: int,
 ) -> Path:
-    r"""Follows one lane of the collapsed flow adaptively.
+    r"""Follows one lane of the flow adaptively.
 
     Args:
         field: the compiled field.
         parameters: the numbers of the lane, `ratio` of shape `()`.
-        start: its reduced coordinates at time 0.
+        start: its motion at time 0.
         log_times: $\ln t$, increasing.
         tol: tolerance of the path.
-        gaps: the first `gaps` coordinates are score gaps.
 
     Returns:
         The path of shape `(time,)`; its error is the distance between two solutions with different tolerances.
     """
-    velocity = functools.partial(_reduced, field, parameters)
-    log_error = field.observables(jnp.stack(start), parameters).log_error
-    unit = fixed_grid.clock_of(velocity, start, log_error).log_unit
+    velocity = functools.partial(_velocity, field, parameters)
+    measure = measure_of(field, parameters)
+    log_error = field.observables(jnp.stack(measure.position(start)), parameters).log_error
+    unit = fixed_grid.clock_of(velocity, start, log_error, measure).log_unit
     clock = jnp.logaddexp(log_times - unit, 0.0)
 
     def along(_, y: State) -> State:
         s, x = y[0], tuple(b + c for b, c in zip(start, y[1:], strict=True))
         # dx/ds = e^a F with F of order 1; the larger of e^a and 1 is divided out, so that nothing overflows
-        log_pace, pace = _pace(field, parameters, x)
+        log_pace, pace = _pace(field, parameters, measure, x)
         a = unit + s + log_pace
         down, up = jnp.exp(-jnp.maximum(a, 0.0)), jnp.exp(jnp.minimum(a, 0.0))
         length = jnp.sqrt(down**2 + sum((up * p) ** 2 for p in pace))
@@ -67,35 +67,40 @@ def solve_adaptive(
     origin = tuple(jnp.zeros_like(x) for x in start)
     follow = jax.vmap(functools.partial(_follow, along, origin, clock))
     paths, slopes, steps, complete = follow(jnp.array([_LOCAL, _LOCAL_CHECK]) * jnp.asarray(tol))
-    change = tuple(path[0] for path in paths)
+    change, other = (tuple(path[i] for path in paths) for i in (0, 1))
+    end, gaps = tuple(map(jnp.add, start, change)), measure.gaps
     rounding = jnp.zeros_like(unit)
-    for base, c, slope in zip(start[gaps:], change[gaps:], slopes[gaps:], strict=True):
-        steepness = jnp.abs(log_times * slope[0]) / jnp.maximum(1.0, jnp.abs(base + c))
+    slope = measure.tangent(end, tuple(slope[0] for slope in slopes))
+    for x, v in zip(measure.position(end)[gaps:], slope[gaps:], strict=True):
+        steepness = jnp.abs(log_times * v) / jnp.maximum(1.0, jnp.abs(x))
         rounding = jnp.max(_EPS * steepness, initial=rounding, where=jnp.isfinite(steepness))
-    return Path(change, _distance(start, paths, gaps), steps[0], rounding, complete[0])
+    return Path(change, _distance(measure, start, change, other), steps[0], rounding, complete[0])
 
 
-def _distance(start: State, paths: tuple[Array, ...], gaps: int) -> Float[Array, ""]:
+def _distance(measure: Measure, start: State, change: State, other: State) -> Float[Array, ""]:
     """How far two solutions are apart, relative to what each coordinate's tolerance is relative to."""
     distance = jnp.zeros_like(start[0])
-    moved = functools.reduce(jnp.maximum, (jnp.abs(path[0]) for path in paths[:gaps]), jnp.zeros_like(paths[0][0]))
+    end = tuple(map(jnp.add, start, change))
+    moved = largest([jnp.abs(x) for x in measure.displaced(start, change)[: measure.gaps]], change[0])
     moved = jax.lax.cummax(moved)
-    for i, (base, (one, other)) in enumerate(zip(start, paths, strict=True)):
-        weight = jnp.maximum(1.0, jnp.abs(base + one))
-        weight = jnp.minimum(weight, moved) if i < gaps else weight
-        off = jnp.abs(one - other)
-        distance = jnp.maximum(distance, jnp.max(jnp.where(off == 0, 0.0, off / weight)))
+    apart = measure.displaced(end, tuple(map(jnp.subtract, other, change)))
+    for i, (x, off) in enumerate(zip(measure.position(end), apart, strict=True)):
+        weight = jnp.maximum(1.0, jnp.abs(x))
+        weight = jnp.minimum(weight, moved) if i < measure.gaps else weight
+        distance = jnp.maximum(distance, jnp.max(jnp.where(off == 0, 0.0, jnp.abs(off) / weight)))
+    for broken in measure.broken(start, change):
+        distance = jnp.maximum(distance, jnp.max(broken))
     return distance
 
 
-def _pace(field: CompiledField, parameters: Parameters, x: State) -> tuple[Array, State]:
+def _pace(field: CompiledField, parameters: Parameters, measure: Measure, y: State) -> tuple[Array, State]:
     r"""The velocity as $e^a F$ with $F$ of order 1, also where attention has left all tokens that teach anything."""
-    seen = field.observables(jnp.stack(x), parameters)
+    seen = field.observables(jnp.stack(measure.position(y)), parameters)
     structure = field.flow.structure
     teaching = ("distinct", "common") if structure.vocabulary_head else ("distinct",)
     attentions = [seen.log_attentions[i] for i, role in enumerate(structure.roles) if role in teaching]
     log_pace = seen.log_error + functools.reduce(jnp.maximum, attentions)
-    return log_pace, _reduced(field, parameters, -log_pace, x)
+    return log_pace, _velocity(field, parameters, -log_pace, y)
 
 
 def _follow(along, origin: State, clock: Float[Array, " time"], tol: Float[Array, ""]):
@@ -131,6 +136,7 @@ def _follow(along, origin: State, clock: Float[Array, " time"], tol: Float[Array
             secant = h - off * (h - old_h) / (off - old_off)
             inside = (secant >= low) & (secant <= high)
             new = jnp.where(inside, secant, 0.5 * (low + high))
+            new = jnp.where(off == 0, h, new)  # where the path is read at a node, at time 0 for one
             return low, high, new, h, off, jnp.abs(off) > 2 * _EPS * target, rounds + 1
 
         longest = jnp.where(jnp.isfinite(taus[i + 1]), taus[i + 1] - taus[i], 0.0)
@@ -153,5 +159,5 @@ def _farthest(nodes: Array) -> Array:
     return jnp.max(nodes, initial=-jnp.inf, where=jnp.isfinite(nodes))
 
 
-def _reduced(field: CompiledField, parameters: Parameters, log_rate: Array, x: State) -> State:
-    return field.reduced_components(log_rate, x, parameters)
+def _velocity(field: CompiledField, parameters: Parameters, log_rate: Array, y: State) -> State:
+    return field.motion(log_rate, y, parameters)

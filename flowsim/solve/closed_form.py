@@ -1,7 +1,7 @@
 r"""Which tasks have a closed form, and the numbers of theirs that it depends on (paper, section 6). No JAX here.
 
 The closed form needs: the label head, a query that is not attended, one distinct and one background (common or null)
-group, one composition with positions of both, and collapsed matrices.
+group, one composition with positions of both. Any parameterization will do.
 """
 
 import dataclasses
@@ -24,6 +24,8 @@ class ClosedFormParameters:
         distinct_types: $C$, types of the distinct group per class.
         classes: $K$.
         gain: $g$, by how much the score gap moves when the query-key clock moves by 1.
+        drives: weight $a$ and speed $F$ of each query-key block that the loss drives, the fastest first:
+            $\theta = \sum a b$ with $b$ the block's component along its drive, and $g = \sum a F$.
         log_base_odds: $\ln(m/n)$, the log odds of attention at score gap 0.
     """
 
@@ -32,11 +34,17 @@ class ClosedFormParameters:
     distinct_types: float
     classes: float
     gain: float
+    drives: tuple[tuple[float, float], ...]
 
     @property
     def log_base_odds(self) -> float:
         r"""$\ln(m/n)$."""
         return math.log(self.distinct_count) - math.log(self.background_count)
+
+    @property
+    def strength_per_ratio(self) -> float:
+        r"""$c/r = C (K-1)/K$, where $c$ relates the two clocks."""
+        return self.distinct_types * (self.classes - 1) / self.classes
 
     @property
     def rho_per_ratio(self) -> float:
@@ -71,8 +79,6 @@ def closed_form_parameters(task: Task, parameterization: str = "CACO") -> Closed
     for group, count in zip(task.groups, counts, strict=True):
         if count == 0:
             _refuse(f"the {group.name} group has 0 positions", "needs positions of both groups")
-    if parameterization != "CACO":
-        _refuse(f"parameterization={parameterization!r} is not solved in closed form yet", "needs 'CACO'")
     own, other = task.groups[distinct[0]], task.groups[background[0]]
     return ClosedFormParameters(
         distinct_count=counts[distinct[0]],
@@ -80,7 +86,17 @@ def closed_form_parameters(task: Task, parameterization: str = "CACO") -> Closed
         distinct_types=float(own.types),
         classes=float(task.classes),
         gain=_gain(task, own, other),
+        drives=_drives(task, own, other),
     )
+
+
+def _drives(task: Task, distinct: Group, background: Group) -> tuple[tuple[float, float], ...]:
+    """The trivial block, whose drive has an entry for each group, and with a query per class the standard one."""
+    k, c = task.classes, distinct.types
+    trivial = math.sqrt(1 / c + (0 if background.role == "null" else k / background.types))
+    if task.query == "shared":
+        return ((math.sqrt(k) * trivial / k, math.sqrt(k) * trivial),)
+    return ((trivial / k, trivial), ((k - 1) / (k * math.sqrt(c)), 1 / math.sqrt(c)))
 
 
 def _gain(task: Task, distinct: Group, background: Group) -> float:

@@ -3,9 +3,10 @@ r"""`exact` and `time_to`: the closed form of the two-clock task (paper, section
 Time enters through a quadrature (`time_map`); everything else is explicit in the margin (`orbit`).
 """
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,12 +19,14 @@ from flowsim import (
     _validate,
 )
 from flowsim.errors import InvalidInput
+from flowsim.solve.clocks import orbit_per_ratio, with_ratios
 from flowsim.solve.closed_form import closed_form_parameters
 from flowsim.solve.lanes import map_lanes
-from flowsim.solve.orbit import CollapsedOrbit
+from flowsim.solve.line_start import LineStart, line_start
+from flowsim.solve.orbit import Orbit
 from flowsim.solve.progress import Observed, observe
 from flowsim.task import Task
-from flowsim.trajectory import Trajectory
+from flowsim.trajectory import OBSERVABLES, Trajectory
 
 __all__ = ["closed_form_parameters", "exact", "time_to"]
 
@@ -33,7 +36,7 @@ _BLOCK = 64
 
 def exact(
     task: Task,
-    parameterization: str = "CACO",
+    parameterization: str | Sequence[str] = "CACO",
     *,
     ratio: Any,
     times: Any = None,
@@ -41,8 +44,10 @@ def exact(
     margins: Any = None,
     losses: Any = None,
     log_losses: Any = None,
-    margin0: Any = 0.0,
-    score_gap0: Any = 0.0,
+    margin0: Any = None,
+    score_gap0: Any = None,
+    imbalance_ov: Any = None,
+    imbalance_qk: Any = None,
 ) -> Trajectory:
     r"""The closed form of the gradient flow, for one ratio or many, indexed by time or by progress.
 
@@ -53,38 +58,58 @@ def exact(
     Args:
         task: a task with one distinct and one background group, a single composition, the label head, and a query that
             is not attended.
-        parameterization: `"CACO"`.
+        parameterization: `"CACO"`, `"FACO"`, `"CAFO"` or `"FAFO"`, or a list of them.
         ratio: $\eta_{QK}/\eta_{OV}$, 0 or more; a number or a list.
         times: gradient-flow times, 0 or more, strictly increasing; or
         log_times: their natural logarithms (`-inf` is time 0); or
         margins: margins $w$, `margin0` or more, strictly increasing; or
         losses: losses, at most that of the start, strictly decreasing; or
         log_losses: their natural logarithms, strictly decreasing.
-        margin0: margin at the start. A negative one makes the margin jump at some time, within one ulp of it if the
-            ratio is large: lanes with a requested time there are marked ill-conditioned.
-        score_gap0: score gap at the start.
+        margin0: margin at the start; by default 0, or 0.01 for a factorized output-value circuit. A negative one
+            (collapsed query-key circuits only) makes the margin jump at some time, within one ulp of it if the ratio is
+            large: lanes with a requested time there are marked ill-conditioned.
+        score_gap0: score gap at the start; by default 0, or 0.01 for a factorized query-key circuit.
+        imbalance_ov: $\lambda$ of a factorized output-value circuit, of either sign; 0 by default.
+        imbalance_qk: $\lambda$ of a factorized query-key circuit, of either sign; 0 by default.
 
     Returns:
-        A trajectory with the lane axis `ratio` (dropped for a scalar).
+        A trajectory with the lane axes `parameterization` and `ratio` (dropped for a scalar).
 
     Raises:
-        NoClosedForm: naming the condition that the task or parameterization breaks.
+        NoClosedForm: naming the condition that the task breaks.
         InvalidInput: naming the argument, its value and the fix.
     """
     _jax.require_x64()
-    numbers = _numbers(task, parameterization)
-    lanes, scalar = _lanes("ratio", ratio, minimum=0.0)
-    start = Start(_number("margin0", margin0), _number("score_gap0", score_gap0))
-    index, grid = _grid(times=times, log_times=log_times, margins=margins, losses=losses, log_losses=log_losses)
-    solve = functools.partial(_solve, index, numbers, start, grid)
-    if _validate.is_traced(lanes, start, grid):
+    given = {
+        "margin0": margin0, "score_gap0": score_gap0, "imbalance_ov": imbalance_ov, "imbalance_qk": imbalance_qk
+    }  # fmt: skip
+    several = isinstance(parameterization, list | tuple)
+    names: list[Any] = list(parameterization) if several else [parameterization]
+    if not names:
+        raise InvalidInput("parameterization=[] is empty; give at least one name.")
+    lanes, scalar = lanes_of("ratio", ratio, minimum=0.0)
+    points = {"margins": margins, "losses": losses, "log_losses": log_losses}
+    index, grid = grid_of(times=times, log_times=log_times, **points)
+    runs = [_run(task, name, given, lanes, index, grid, points) for name in names]
+    if several:
+        trajectory = _stack(runs, names)
+    else:
+        (trajectory,) = runs
+    return trajectory.squeeze("ratio") if scalar else trajectory
+
+
+def _run(task: Task, parameterization: str, given: dict[str, Any], lanes, index: str, grid, points) -> Trajectory:
+    """The trajectory of one parameterization."""
+    numbers, start = numbers_of(task, parameterization, given)
+    solve = functools.partial(_solve, index, numbers, grid)
+    if _validate.is_traced(lanes, tuple(start), grid):
         solution = solve(lanes)
     else:
         solution = map_lanes(solve, [lanes])
-        _check_reachable(index, grid, solution)
+        check_reachable(solution, **points)
     if index == "log_time":
         solution = solution._replace(log_time=jnp.asarray(grid))
-    trajectory = Trajectory(
+    return Trajectory(
         **solution._asdict(),
         n_steps=jnp.zeros_like(solution.status),
         axes=("ratio",),
@@ -92,9 +117,23 @@ def exact(
         task=task,
         parameterization=parameterization,
         method="exact",
-        settings={name: None if _validate.is_traced(value) else value for name, value in start._asdict().items()},
+        settings=start.plain,
     )
-    return trajectory.squeeze("ratio") if scalar else trajectory
+
+
+def _stack(runs: list[Trajectory], names: list[str]) -> Trajectory:
+    """Several trajectories along the axis `parameterization`; settings become lists."""
+    first = runs[0]
+    arrays = {name: jnp.stack([getattr(run, name) for run in runs]) for name in (*OBSERVABLES, "status", "n_steps")}
+    return dataclasses.replace(
+        first,
+        **arrays,
+        log_time=first.log_time if first.log_time.ndim == 1 else jnp.stack([run.log_time for run in runs]),
+        axes=("parameterization", *first.axes),
+        coords={"parameterization": np.asarray(names), **first.coords},
+        parameterization=",".join(names),
+        settings={key: [run.settings[key] for run in runs] for key in first.settings},
+    )
 
 
 def time_to(
@@ -105,46 +144,53 @@ def time_to(
     attention: Any = None,
     margin: Any = None,
     loss: Any = None,
-    margin0: Any = 0.0,
-    score_gap0: Any = 0.0,
+    margin0: Any = None,
+    score_gap0: Any = None,
+    imbalance_ov: Any = None,
+    imbalance_qk: Any = None,
 ) -> Array:
     r"""The log of the time at which attention, margin or loss first reaches a value.
 
     Args:
         task: a task with a closed form.
-        parameterization: `"CACO"`.
+        parameterization: `"CACO"`, `"FACO"`, `"CAFO"` or `"FAFO"`.
         ratio: $\eta_{QK}/\eta_{OV}$, 0 or more; a number or a list.
         attention: attention $\alpha$ between 0 and 1, a number or a list; or
         margin: margins $w$; or
         loss: losses.
-        margin0: margin at the start.
+        margin0: margin at the start, as in `exact`.
         score_gap0: score gap at the start.
+        imbalance_ov: imbalance of a factorized output-value circuit.
+        imbalance_qk: imbalance of a factorized query-key circuit.
 
     Returns:
         $\ln t$, of shape `(ratio, value)`; scalar arguments drop their axis. `-inf` is time 0; under a JAX
         transformation, values that are never reached give NaN.
 
     Raises:
-        NoClosedForm: naming the condition that the task or parameterization breaks.
+        NoClosedForm: naming the condition that the task breaks.
         InvalidInput: naming the argument, its value and the fix; also if a value is never reached.
     """
     _jax.require_x64()
-    numbers = _numbers(task, parameterization)
-    lanes, scalar_ratio = _lanes("ratio", ratio, minimum=0.0)
-    start = Start(_number("margin0", margin0), _number("score_gap0", score_gap0))
+    lanes, scalar_ratio = lanes_of("ratio", ratio, minimum=0.0)
+    numbers, start = numbers_of(
+        task,
+        parameterization,
+        {"margin0": margin0, "score_gap0": score_gap0, "imbalance_ov": imbalance_ov, "imbalance_qk": imbalance_qk},
+    )
     given = {"attention": attention, "margin": margin, "loss": loss}
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
         got = " and ".join(f"{name}=" for name in named) or "none of them"
         raise InvalidInput(f"give exactly one of attention=, margin=, loss=; got {got}.")
     (name,) = named
-    targets, scalar_target = _lanes(name, given[name], **({} if name == "margin" else {"above": 0.0}))
+    targets, scalar_target = lanes_of(name, given[name], **({} if name == "margin" else {"above": 0.0}))
     if name == "attention" and not _validate.is_traced(targets) and targets.max() >= 1:
         raise InvalidInput(f"attention={targets.max():.17g} is never reached; give values below 1.")
 
     points = jnp.log(targets) if name == "loss" else targets
-    solve = functools.partial(_solve, _INDEX[name], numbers, start, points)
-    traced = _validate.is_traced(lanes, start, targets)
+    solve = functools.partial(_solve, _INDEX[name], numbers, points)
+    traced = _validate.is_traced(lanes, tuple(start), targets)
     log_time = (solve(lanes) if traced else map_lanes(solve, [lanes])).log_time
     if not traced and np.isnan(log_time).any():
         i, j = np.argwhere(np.isnan(log_time))[0]
@@ -156,45 +202,28 @@ def time_to(
     return log_time[0] if scalar_ratio else log_time
 
 
-class Start(NamedTuple):
-    """The start: two numbers."""
+class Numbers(NamedTuple):
+    """What all lanes of a parameterization share: the orbit at ratio 1, ln C and the score gap at the start."""
 
-    margin0: Any
+    orbit: Orbit
+    log_types: Any
     score_gap0: Any
 
 
-class Numbers(NamedTuple):
-    """The numbers of a task in the form that the orbit takes."""
-
-    rho_per_ratio: float
-    log_types: float
-    log_base_odds: float
-    log_wrong: float
-
-
 @functools.partial(jax.jit, static_argnums=0)
-def _solve(index: str, numbers: Numbers, start: Start, grid: Float[Array, " times"], ratio: Float[Array, " lanes"]):
+def _solve(index: str, numbers: Numbers, grid: Float[Array, " times"], ratio: Float[Array, " lanes"]):
     """Observables of all lanes; by time, the log time is the grid and is left out."""
 
     def solve(ratio):
         points = jnp.broadcast_to(grid, (ratio.shape[0], grid.shape[0]))
-        observed = observe(index, _orbit(numbers, start, ratio), numbers.log_types, start.score_gap0, points)
+        orbit = with_ratios(numbers.orbit, ratio)
+        observed = observe(index, orbit, numbers.log_types, numbers.score_gap0, points)
         return observed._replace(log_time=None) if index == "log_time" else observed
 
-    return _blockwise(solve, ratio)
+    return blockwise(solve, ratio)
 
 
-def _orbit(numbers: Numbers, start: Start, ratio: Float[Array, " lanes"]) -> CollapsedOrbit:
-    full = jnp.ones_like(ratio)
-    return CollapsedOrbit(
-        rho=numbers.rho_per_ratio * ratio,
-        margin0=start.margin0 * full,
-        log_odds0=(numbers.log_base_odds + start.score_gap0) * full,
-        log_wrong=numbers.log_wrong * full,
-    )
-
-
-def _blockwise(solve: Callable[[Float[Array, " lanes"]], Any], ratio: Float[Array, " lanes"]):
+def blockwise(solve: Callable[[Float[Array, " lanes"]], Any], ratio: Float[Array, " lanes"]):
     """Solves blocks of lanes one after the other."""
     lanes = ratio.shape[0]
     if lanes <= _BLOCK:
@@ -205,22 +234,34 @@ def _blockwise(solve: Callable[[Float[Array, " lanes"]], Any], ratio: Float[Arra
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:lanes], result)
 
 
-def _numbers(task: Task, parameterization: str) -> Numbers:
+def numbers_of(task: Task, parameterization: str, given: dict[str, Any]) -> tuple[Numbers, LineStart]:
     found = closed_form_parameters(task, parameterization)
-    log_types, log_wrong = math.log(found.distinct_types), math.log(found.classes - 1)
-    return Numbers(found.rho_per_ratio, log_types, found.log_base_odds, log_wrong)
+    for name, value in given.items():
+        if _validate.is_traced(value) and jnp.ndim(value):
+            raise InvalidInput(f"{name} has shape {jnp.shape(value)}; give a single number (jax.vmap takes more).")
+    start = line_start(parameterization, **given)
+    check_start(parameterization, start)
+    orbit = orbit_per_ratio(parameterization, found, start)
+    return Numbers(orbit, math.log(found.distinct_types), start.score_gap0), start
 
 
-def _number(name: str, value):
-    if not _validate.is_traced(value):
-        return _validate.real(name, value)
-    array = jnp.asarray(value, dtype=float)
-    if array.ndim:
-        raise InvalidInput(f"{name} has shape {array.shape}; give a single number (jax.vmap takes more).")
-    return array
+def check_start(parameterization: str, start: LineStart) -> None:
+    """Refuses negative margins that the closed form cannot follow."""
+    if _validate.is_traced(*start) or start.margin0 >= 0:
+        return
+    if parameterization[0] == "F":
+        raise InvalidInput(
+            f"margin0={start.margin0:g} is negative, where the score gap of a factorized query-key circuit "
+            f"({parameterization}) has no closed form; give a margin0 of 0 or more, or use flowsim.integrate."
+        )
+    if parameterization[2] == "F" and start.imbalance_ov == 0:
+        raise InvalidInput(
+            f"margin0={start.margin0:g} with imbalance_ov=0 decays to 0 and never crosses it, where the closed form "
+            f"of {parameterization} ends; give imbalance_ov another value, or use flowsim.integrate."
+        )
 
 
-def _lanes(name: str, value, **bounds) -> tuple[Any, bool]:
+def lanes_of(name: str, value, **bounds) -> tuple[Any, bool]:
     if not _validate.is_traced(value):
         return _validate.lane_values(name, value, **bounds)
     array = jnp.asarray(value, dtype=float)
@@ -229,7 +270,7 @@ def _lanes(name: str, value, **bounds) -> tuple[Any, bool]:
     return jnp.atleast_1d(array), array.ndim == 0
 
 
-def _grid(**given) -> tuple[str, Any]:
+def grid_of(**given) -> tuple[str, Any]:
     """Which way the points are given, and the points."""
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
@@ -262,13 +303,14 @@ _INDEX = {
 }
 
 
-def _check_reachable(index: str, points: np.ndarray, solution: Observed) -> None:
+def check_reachable(solution: Observed, **given) -> None:
     """Refuses points of progress before the start."""
     missing = np.isnan(np.asarray(solution.margin)).any(axis=0)
-    if index != "log_time" and missing.any():
-        bad = float(points[np.argmax(missing)])
-        if index == "margin":
-            raise InvalidInput(
-                f"margins holds {bad:.17g}, which lies before the start; give values of margin0 or more."
-            )
-        raise InvalidInput(f"losses holds {math.exp(bad):.17g}, more than the loss at the start; give smaller values.")
+    for name, values in given.items():
+        if values is not None and missing.any():
+            bad = float(np.atleast_1d(values)[np.argmax(missing)])
+            if name == "margins":
+                raise InvalidInput(
+                    f"margins holds {bad:.17g}, which lies before the start; give values of margin0 or more."
+                )
+            raise InvalidInput(f"{name} holds {bad!r}, more than the loss at the start; give smaller values.")

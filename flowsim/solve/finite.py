@@ -86,8 +86,8 @@ class Lanes:
         """
         ratios, ratio_scalar = _lane_axis("ratio", ratio, minimum=0.0)
         lrs, lr_scalar = _lane_axis("lr", lr, above=0.0)
-        steps = _validate.whole("steps", steps, minimum=1)
-        points = _validate.whole("points", points, minimum=1)
+        steps = _validate.whole("steps", steps, minimum=1, maximum=_validate.MOST_STEPS)
+        points = _validate.whole("points", points, minimum=1, maximum=_validate.MOST_RECORDS)
         scalars = tuple(name for name, scalar in (("ratio", ratio_scalar), ("lr", lr_scalar)) if scalar)
         return Lanes(ratios, lrs, scalars, record_steps(steps, points))
 

@@ -13,6 +13,7 @@ $e^{-s}$: one step for about three units of $\ln t$.
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from flowsim import _jax  # noqa: F401  float64 first
+from flowsim.solve.measure import Measure, largest
 from flowsim.solve.runge_kutta import State, Velocity, Weights, hermite, hermite_doubt, step
 
 # T_0 is this fraction of the time in which the start begins to move: the clock is then smooth before, at and after it.
@@ -78,29 +80,32 @@ class Clock(NamedTuple):
     slope: State
 
 
-def clock_of(velocity: Velocity, start: State, log_error: Float[Array, " lanes"]) -> Clock:
+def clock_of(velocity: Velocity, start: State, log_error: Float[Array, " lanes"], measure: Measure) -> Clock:
     """Sets the clock by the time in which a coordinate moves by 1 or its velocity changes.
 
     Args:
         velocity: the flow.
         start: where it starts.
+        measure: which velocities count.
         log_error: log of the mean error there, which sets the scale of the velocity however small that is.
 
     Returns:
         The clock; lanes that are not finite do not count.
     """
 
-    def look(way: State, length: Array) -> tuple[State, State]:
+    def look(way: State, length: Array) -> tuple[State, tuple[State, State]]:
         speed = velocity(-log_error, tuple(b + length * w for b, w in zip(start, way, strict=True)))
-        fastest = functools.reduce(jnp.maximum, map(jnp.abs, speed))
-        return tuple(jax.lax.stop_gradient(v / jnp.where(fastest > 0, fastest, 1.0)) for v in speed), speed
+        pace = measure.pace(start, speed)
+        fastest = functools.reduce(jnp.maximum, map(jnp.abs, pace))
+        way = tuple(jax.lax.stop_gradient(v / jnp.where(fastest > 0, fastest, 1.0)) for v in speed)
+        return way, (speed, pace)
 
     # the velocity at the start and a little further: one loop, one copy of the flow to compile
-    _, speeds = jax.lax.scan(look, tuple(map(jnp.zeros_like, start)), jnp.array([0.0, _FURTHER]))
+    _, (speeds, paces) = jax.lax.scan(look, tuple(map(jnp.zeros_like, start)), jnp.array([0.0, _FURTHER]))
     speed = tuple(v[0] for v in speeds)
-    fastest = functools.reduce(jnp.maximum, map(jnp.abs, speed))
+    fastest = functools.reduce(jnp.maximum, (jnp.abs(v[0]) for v in paces))
     rate = fastest
-    for v, further in speeds:
+    for v, further in paces:
         change = jnp.abs(further - v) / _FURTHER * fastest
         # the velocity v changes at the rate change/v; where it starts from 0, its coordinate has moved by 1 at
         # change^{-1/2}
@@ -142,12 +147,14 @@ class Accuracy(NamedTuple):
         moved: the largest change of a score gap.
         between: largest estimated error of the polynomial between grid points.
         stepping: sum of the estimated errors of all steps.
+        broken: largest violation of a conservation law of the factors.
         rounding: as in `Path`.
     """
 
     moved: Float[Array, " lanes"]
     between: Float[Array, " lanes"]
     stepping: Float[Array, " lanes"]
+    broken: Float[Array, " lanes"]
     rounding: Float[Array, " lanes"]
 
 
@@ -168,7 +175,7 @@ def walk(
     readings: Float[Array, " time"],
     spacing: Float[Array, ""],
     max_steps: Int[ArrayLike, ""],
-    gaps: int,
+    measure: Measure,
 ) -> Path:
     r"""Steps along a fixed grid and reads the path off at the requested times.
 
@@ -179,12 +186,14 @@ def walk(
         readings: requested values of $s$, increasing; the grid ends at the last one.
         spacing: largest step near the start.
         max_steps: no more steps than this.
-        gaps: the first `gaps` coordinates are score gaps, whose error counts relative to their change.
+        measure: how errors count.
 
     Returns:
         The path.
     """
     end = readings[-1]
+    # logits are straight lines late in the flow, on which any step is exact; factors are square roots of them
+    late_growth = _LATE_GROWTH if measure.straight else math.inf
 
     def going(reading: Array, carry: _Carry) -> Array:
         behind = (carry.n_steps < _NODES - 1) | (carry.s[_NODES // 2] < reading)  # not in the middle of the points yet
@@ -193,12 +202,12 @@ def walk(
     def advance(carry: _Carry) -> _Carry:
         s = carry.s[-1]
         late = jnp.maximum(s - clock.spread - _UNIFORM, 0.0)
-        accurate = _STABLE * (spacing / _SPACING) * (1.0 + late / _LATE_GROWTH)
+        accurate = _STABLE * (spacing / _SPACING) * (1.0 + late / late_growth)
         widest = jnp.minimum(spacing * (1.0 + late / _GROWTH), jnp.minimum(accurate, _STABLE))
         parts = jnp.maximum(jnp.ceil((end - s) / widest), _NODES - 1.0 - carry.n_steps)
         h = (end - s) / parts
         taken = step(velocity, start, tuple(carry.change[-1]), tuple(carry.slope[-1]), clock.log_unit + s, h)
-        change, slope, error = map(jnp.stack, taken)
+        change, slope = jnp.stack(taken.change), jnp.stack(taken.slope)
         s = jnp.where(parts == 1, end, s + h)
         new = _Carry(
             _push(carry.s, s),
@@ -208,8 +217,8 @@ def walk(
             carry.accuracy,
         )
         # how large an error is has no derivative
-        judged = jax.lax.stop_gradient((jnp.stack(start), error, new))
-        return new._replace(accuracy=_judge(*judged, gaps, clock.log_unit + s, parts == 1))
+        judged = jax.lax.stop_gradient((start, taken.error, new))
+        return new._replace(accuracy=_judge(measure, *judged, clock.log_unit + s, parts == 1))
 
     def read(carry: _Carry, reading: Array):
         carry = jax.lax.while_loop(functools.partial(going, reading), advance, carry)
@@ -223,33 +232,42 @@ def walk(
         jnp.zeros((_NODES, len(start), *zeros.shape)),
         jnp.zeros((_NODES, len(start), *zeros.shape)).at[-1].set(jnp.stack(clock.slope)),
         jnp.asarray(0),
-        Accuracy(zeros, zeros, zeros, zeros),
+        Accuracy(zeros, zeros, zeros, zeros, zeros),
     )
     carry, change = jax.lax.scan(read, first, readings)
     accuracy = carry.accuracy
     steps, complete = (jnp.broadcast_to(value, zeros.shape) for value in (carry.n_steps, ~(carry.s[-1] < end)))
-    error = accuracy.stepping / _STEPPING_MARGIN + accuracy.between * _BETWEEN_MARGIN
+    error = accuracy.stepping / _STEPPING_MARGIN + accuracy.between * _BETWEEN_MARGIN + accuracy.broken
     return Path(change, error, steps, accuracy.rounding, complete)
 
 
-def _judge(start: Array, error: Array, new: _Carry, gaps: int, log_time: Array, last: Array) -> Accuracy:
-    """Takes the newest step into account; `start` and `error` have shape `(coordinates, lanes)`."""
-    moved, between, stepping, rounding = new.accuracy
+def _judge(measure: Measure, start: State, error: State, new: _Carry, log_time: Array, last: Array) -> Accuracy:
+    """Takes the newest step into account."""
+    moved, between, stepping, broken, rounding = new.accuracy
+    gaps = measure.gaps
     # The polynomial is tested in the middle of the points, where it will mostly be used, and at both ends of the path.
     s, n = new.s, new.n_steps
     middle = 0.5 * (s[_NODES // 2 - 1] + s[_NODES // 2])
     at = jnp.where(n == _NODES - 1, _EARLY * s[1], jnp.where(last, 0.5 * (s[-2] + s[-1]), middle))
-    seen, off = _dot(hermite(s, at), new), _dot(hermite_doubt(s, at), new)
+    seen, off = tuple(_dot(hermite(s, at), new)), tuple(_dot(hermite_doubt(s, at), new))
 
-    moved = jnp.maximum(moved, jnp.max(jnp.abs(new.change[-1, :gaps]), axis=0, initial=0.0))
-    steps = error / _weights(start + new.change[-1], moved, gaps)
-    points = off / _weights(start + seen, jnp.max(jnp.abs(seen[:gaps]), axis=0, initial=0.0), gaps)
-    steep = new.slope[-1, gaps:] / jnp.maximum(1.0, jnp.abs(start[gaps:] + new.change[-1, gaps:]))
-    worst = jnp.max(jnp.where(off == 0, 0.0, jnp.abs(points)), axis=0)
+    origin = jnp.stack(measure.position(start))
+    change = tuple(new.change[-1])
+    end, there = (tuple(map(jnp.add, start, way)) for way in (change, seen))
+    dx, seen_dx = (jnp.stack(measure.displaced(start, way)) for way in (change, seen))
+    moved = jnp.maximum(moved, jnp.max(jnp.abs(dx[:gaps]), axis=0, initial=0.0))
+    error_x, off_x = jnp.stack(measure.displaced(end, error)), jnp.stack(measure.displaced(there, off))
+    steps = jnp.where(error_x == 0, 0.0, jnp.abs(error_x / _weights(origin + dx, moved, gaps)))
+    stepping = stepping + jnp.sum(steps, axis=0) + sum(measure.relative(end, error))
+    points = off_x / _weights(origin + seen_dx, jnp.max(jnp.abs(seen_dx[:gaps]), axis=0, initial=0.0), gaps)
+    slope = jnp.stack(measure.tangent(end, tuple(new.slope[-1])))
+    steep = slope[gaps:] / jnp.maximum(1.0, jnp.abs(origin[gaps:] + dx[gaps:]))
+    worst = jnp.max(jnp.where(off_x == 0, 0.0, jnp.abs(points)), axis=0)
     return Accuracy(
         moved,
         jnp.maximum(between, jnp.where(n < _NODES - 1, 0.0, worst)),
-        stepping + jnp.sum(jnp.where(error == 0, 0.0, jnp.abs(steps)), axis=0),
+        stepping,
+        jnp.maximum(broken, largest(measure.broken(start, change), broken)),
         jnp.maximum(rounding, _EPS * jnp.abs(log_time) * jnp.max(jnp.abs(steep), axis=0, initial=0.0)),
     )
 
@@ -275,7 +293,7 @@ def solve(
     log_times: Float[Array, " time"],
     tol: Float[ArrayLike, ""],
     max_steps: Int[ArrayLike, ""],
-    gaps: int,
+    measure: Measure,
     patience: Patience,
 ) -> Path:
     r"""Solves all lanes, and again on a finer grid while a lane's estimated error exceeds the tolerance.
@@ -287,13 +305,13 @@ def solve(
         log_times: $\ln t$, increasing; the first may be $-\infty$.
         tol: bound on the estimated error.
         max_steps: the number of steps that no solution exceeds.
-        gaps: as in `walk`.
+        measure: how errors count.
         patience: when to give up.
 
     Returns:
         The last path of each lane that needed it; its `error` says whether it met the tolerance.
     """
-    clock = clock_of(velocity, start, log_error)
+    clock = clock_of(velocity, start, log_error, measure)
     readings = jnp.logaddexp(log_times - clock.log_unit, 0.0)
     sound = functools.reduce(jnp.logical_and, map(jnp.isfinite, clock.slope))
 
@@ -310,7 +328,7 @@ def solve(
         path, spacing, rounds = carry
         todo = hopeful(path)
         spacing = spacing / jnp.max(finer(path), initial=0.0, where=todo)
-        new = walk(velocity, start, clock, readings, spacing, max_steps, gaps)
+        new = walk(velocity, start, clock, readings, spacing, max_steps, measure)
         return jax.tree.map(lambda new, old: jnp.where(todo, new, old), new, path), spacing, rounds + 1
 
     nothing = jnp.full(log_error.shape, jnp.nan)

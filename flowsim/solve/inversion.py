@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.solve import time_map as tm
-from flowsim.solve.orbit import AbstractOrbit, CollapsedOrbit
+from flowsim.solve.orbit import Orbit
 
 _NEWTON_STEPS, _NEWTON_ENOUGH = 8, 1e-7
 _BRACKET_STEPS, _BRACKET_ENOUGH = 100, 1e-9
@@ -26,7 +26,7 @@ Points = Float[Array, "lanes times"]
 
 
 @jax.custom_jvp
-def advance_at_log_time(orbit: AbstractOrbit, log_time: Points) -> Points:
+def advance_at_log_time(orbit: Orbit, log_time: Points) -> Points:
     r"""The advance $x = w - w_0$ at given times.
 
     Args:
@@ -41,7 +41,7 @@ def advance_at_log_time(orbit: AbstractOrbit, log_time: Points) -> Points:
     place = tm.find(time_map, log_time, tm.LOG_LEFT)
     left, width, log_left, scale = place.edges()
     near = left + width * _solve_panel(place, jnp.exp(log_time - scale) - jnp.exp(log_left - scale))
-    return _with_gaps(time_map, place, near, width, lambda gap: _solve_gap(_spread(orbit), place, log_time, gap))
+    return _with_gaps(time_map, place, near, width, lambda gap: _solve_gap(orbit.spread(), place, log_time, gap))
 
 
 @advance_at_log_time.defjvp
@@ -49,12 +49,12 @@ def _advance_at_log_time_jvp(primals, tangents):
     (orbit, log_time), (orbit_tangent, log_time_tangent) = primals, tangents
     advance = advance_at_log_time(orbit, log_time)
     by_orbit = _orbit_tangent(orbit, orbit_tangent, advance, log_time)
-    slope = jnp.exp(log_time - _spread(orbit).log_rate(advance))  # dx/d ln t
+    slope = jnp.exp(log_time - orbit.spread().log_rate(advance))  # dx/d ln t
     return advance, slope * (log_time_tangent - by_orbit)
 
 
 @jax.custom_jvp
-def log_time_at_advance(orbit: AbstractOrbit, advance: Points) -> Points:
+def log_time_at_advance(orbit: Orbit, advance: Points) -> Points:
     r"""The time at given advances.
 
     Args:
@@ -72,7 +72,7 @@ def log_time_at_advance(orbit: AbstractOrbit, advance: Points) -> Points:
     near = scale + jnp.log(jnp.exp(log_left - scale) + xi * place.mean(xi))
 
     def far(_):
-        end = tm.settled_end(_spread(orbit), advance, left, scale)
+        end = tm.end_of_integral(orbit.spread(), advance, left)
         return jnp.logaddexp(log_left, end.log_integral)
 
     return _with_gaps(time_map, place, near, width, far)
@@ -83,12 +83,12 @@ def _log_time_at_advance_jvp(primals, tangents):
     (orbit, advance), (orbit_tangent, advance_tangent) = primals, tangents
     log_time = log_time_at_advance(orbit, advance)
     by_orbit = _orbit_tangent(orbit, orbit_tangent, advance, log_time)
-    slope = jnp.exp(_spread(orbit).log_rate(advance) - log_time)
+    slope = jnp.exp(orbit.spread().log_rate(advance) - log_time)
     return log_time, jnp.where(advance > 0, slope, 0.0) * advance_tangent + by_orbit
 
 
 @jax.custom_jvp
-def advance_at_lead(orbit: CollapsedOrbit, lead: Points) -> Points:
+def advance_at_lead(orbit: Orbit, lead: Points) -> Points:
     r"""The advance at which $\Delta = \alpha w$ has a given value, reached from below.
 
     $\alpha$ depends on $w^2$ only and $|w| \alpha$ rises with $|w|$: Newton's method for $\ln |w|$ in a bracket.
@@ -100,15 +100,15 @@ def advance_at_lead(orbit: CollapsedOrbit, lead: Points) -> Points:
     Returns:
         $x = w - w_0$.
     """
-    orbit = _spread(orbit)
+    orbit = orbit.spread()
     size = jnp.abs(lead)
     log_size = jnp.log(size)
     lowest = orbit.state(orbit.turn())  # attention is lowest there
-    half = jnp.sqrt(
-        jnp.maximum(0.0, orbit.margin0**2 + 2 * (1 - orbit.log_odds0 - jnp.exp(orbit.log_odds0)) / orbit.rho)
-    )
-    high = jnp.minimum(log_size - lowest.log_attention, jnp.log(jnp.maximum(half, 2 * size)))
-    high = jnp.where(orbit.rho > 0, high, log_size - lowest.log_attention)
+    half = orbit.margin_of_change(-orbit.log_odds0)  # where attention is 1/2, should it rise through that
+    highest = log_size - lowest.log_attention
+    half = jnp.where(jnp.isnan(half) & (orbit.log_odds0 > 0), 0.0, half)
+    high = jnp.minimum(highest, jnp.log(jnp.maximum(half, 2 * size)))
+    high = jnp.where(jnp.isfinite(high), high, highest)
 
     def refine(carry):
         count, v, low, high, _ = carry
@@ -116,7 +116,7 @@ def advance_at_lead(orbit: CollapsedOrbit, lead: Points) -> Points:
         state = orbit.state(margin - orbit.margin0)
         error = log_size - v - state.log_attention
         low, high = jnp.where(error >= 0, v, low), jnp.where(error <= 0, v, high)
-        new = v + error / (1 + orbit.rho * (margin * state.rest) ** 2)
+        new = v + error / (1 + margin * state.rest * orbit.log_odds_slope(margin - orbit.margin0, state))
         new = jnp.where((new >= low) & (new <= high), new, (low + high) / 2)
         return count + 1, new, low, high, jnp.abs(new - v)
 
@@ -132,14 +132,9 @@ def advance_at_lead(orbit: CollapsedOrbit, lead: Points) -> Points:
 def _advance_at_lead_jvp(primals, tangents):
     (orbit, lead), (orbit_tangent, lead_tangent) = primals, tangents
     advance = advance_at_lead(orbit, lead)
-    _, by_advance = jax.jvp(lambda x: _spread(orbit).state(x).lead, (advance,), (jnp.ones_like(advance),))
-    _, by_orbit = jax.jvp(lambda o: _spread(o).state(advance).lead, (orbit,), (orbit_tangent,))
+    _, by_advance = jax.jvp(lambda x: orbit.spread().state(x).lead, (advance,), (jnp.ones_like(advance),))
+    _, by_orbit = jax.jvp(lambda o: o.spread().state(advance).lead, (orbit,), (orbit_tangent,))
     return advance, (lead_tangent - by_orbit) / by_advance
-
-
-def _spread(orbit):
-    """The orbit with fields of shape `(lanes, 1)`, which broadcast against points."""
-    return jax.tree.map(lambda field: field[:, None], orbit)
 
 
 def _with_gaps(time_map, place, near, width, far):
@@ -175,45 +170,56 @@ def _solve_panel(place: tm.Place, target: Points) -> Points:
     return jax.lax.while_loop(go_on, refine, (0, jnp.clip(start, 0.0, 1.0), jnp.full_like(start, jnp.inf)))[1]
 
 
-def _solve_gap(orbit: AbstractOrbit, place: tm.Place, log_time: Points, gap) -> Points:
+def _solve_gap(orbit: Orbit, place: tm.Place, log_time: Points, gap) -> Points:
     """Newton's method for the log time between the edges of a gap, of which the right one may be infinite."""
     left, _, log_left, slope = place.edges()
     right = place.read(tm.TOTAL)
 
     def refine(carry):
-        count, x, low, high, slope, _ = carry
-        end = tm.end_of_integral(orbit, x, left, slope)
+        count, x, low, high, _ = carry
+        end = tm.end_of_integral(orbit, x, left)
         value = jnp.logaddexp(log_left, end.log_integral)
         error = log_time - value
         low, high = jnp.where(error >= 0, x, low), jnp.where(error <= 0, x, high)
         new = x + error * jnp.exp(value - end.log_rate)
         middle = jnp.where(jnp.isinf(high), 2 * low + 1, (low + high) / 2)
         new = jnp.where((new >= low) & (new <= high), new, middle)
-        return count + 1, new, low, high, end.slope, jnp.abs(new - x)
+        return count + 1, new, low, high, jnp.abs(new - x)
 
     def go_on(carry):
-        count, x, *_, step = carry  # three steps at least, so that the slope has settled
-        return (count < 3) | (count < _BRACKET_STEPS) & jnp.any(gap & (step > _BRACKET_ENOUGH * x))
+        count, x, *_, step = carry
+        return (count < _BRACKET_STEPS) & jnp.any(gap & (step > _BRACKET_ENOUGH * x))
 
-    guess = left + jnp.minimum(log_time - log_left, (right - left) / 2)
-    start = (0, guess, left, right, slope, jnp.full_like(left, jnp.inf))
+    guess = left + jnp.minimum((log_time - log_left) / jnp.where(slope > 0, slope, 1.0), (right - left) / 2)
+    start = (0, guess, left, right, jnp.full_like(left, jnp.inf))
     return jax.lax.while_loop(go_on, refine, start)[1]
 
 
-def _orbit_tangent(orbit: AbstractOrbit, tangent: AbstractOrbit, advance: Points, log_time: Points) -> Points:
+def _orbit_tangent(orbit: Orbit, tangent: Orbit, advance: Points, log_time: Points) -> Points:
     r"""$\partial \ln t/\partial \text{orbit} \cdot \text{tangent}$ at fixed advance, linear in the tangent.
 
     The partial derivatives come first, one for each field, so that reverse mode has only their sum to transpose.
     """
-    fields, structure = jax.tree.flatten(orbit)
-    units = jax.tree.unflatten(
-        structure, [jnp.eye(len(fields))[:, i, None] * jnp.ones_like(f) for i, f in enumerate(fields)]
-    )
-    partials = jax.vmap(lambda unit: _log_time_partial(orbit, unit, advance, log_time))(units)
-    return jnp.einsum("flt,fl->lt", partials, jnp.stack(jax.tree.leaves(tangent)))
+    orbit = orbit.with_partials()
+    fields, moving = _lane_fields(orbit)
+    units = jnp.eye(len(fields))[:, :, None] * jnp.ones_like(fields[0])
+    partials = jax.vmap(lambda unit: _log_time_partial(orbit, moving(unit), advance, log_time))(units)
+    return jnp.einsum("flt,fl->lt", partials, jnp.stack(_lane_fields(tangent)[0]))
 
 
-def _log_time_partial(orbit: AbstractOrbit, tangent: AbstractOrbit, advance: Points, log_time: Points) -> Points:
+def _lane_fields(orbit: Orbit):
+    """The fields of the lanes, and the tangent of the orbit when they move by given ones."""
+    fields: list[Array] = []
+    orbit.map_lanes(lambda field: fields.append(field) or field)
+
+    def moving(tangents) -> Orbit:
+        left = iter(tangents)
+        return jax.tree.map(jnp.zeros_like, orbit).map_lanes(lambda _: next(left))
+
+    return fields, moving
+
+
+def _log_time_partial(orbit: Orbit, tangent: Orbit, advance: Points, log_time: Points) -> Points:
     r"""$\partial \ln t$ at fixed advance, when the orbit moves by a constant tangent."""
     frozen, points = jax.lax.stop_gradient((orbit, advance))
     last = jnp.max(points, axis=1)
@@ -228,21 +234,18 @@ def _log_time_partial(orbit: AbstractOrbit, tangent: AbstractOrbit, advance: Poi
 
     # in gaps, and up to the foot of a peak: the end of the integral
     ends = jnp.concatenate([advance, foot[:, None]], axis=1)
-    left, width, log_left, scale = place.edges()
+    left, width, log_left, _ = place.edges()
     gap = width == 0
-    pad = ((0, 0), (0, 1))
-    end = tm.settled_end(
-        _spread(orbit), ends, jnp.pad(left, pad), jnp.pad(jnp.where(gap, scale, 1.0), pad, constant_values=1.0)
-    )
-    far = mean_tangent(_spread(orbit), _spread(tangent), end.nodes, end.shares)
+    end = tm.end_of_integral(orbit.spread(), ends, jnp.pad(left, ((0, 0), (0, 1))))
+    far = mean_tangent(orbit.spread(), tangent.spread(), end.nodes, end.shares)
 
     # in panels: what comes from the panels before, and the part of the last one
     before = jnp.take_along_axis(
         _means_at_edges(orbit, tangent, time_map, far[:, -1], mean_tangent), place.panel, axis=1
     )
     nodes = left + (advance - left) * tm.XI[:, None, None]
-    shares = (advance - left) * tm.WEIGHTS[:, None, None] * jnp.exp(_spread(orbit).log_rate(nodes) - log_time)
-    inside = mean_tangent(_spread(orbit), _spread(tangent), nodes, jnp.where(advance > left, shares, 0.0))
+    shares = (advance - left) * tm.WEIGHTS[:, None, None] * jnp.exp(orbit.spread().log_rate(nodes) - log_time)
+    inside = mean_tangent(orbit.spread(), tangent.spread(), nodes, jnp.where(advance > left, shares, 0.0))
     near = jnp.where(advance > 0, jnp.exp(log_left - log_time), 0.0) * before + inside
     return jnp.where(gap, far[:, :-1], near)
 

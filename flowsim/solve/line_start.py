@@ -68,6 +68,23 @@ def line_start(
     return LineStart(margin0, score_gap0, imbalance_ov, imbalance_qk)
 
 
+def imbalances(parameterization: str, imbalance_ov: Any = None, imbalance_qk: Any = None) -> tuple[Any, Any]:
+    """The imbalances alone, for starts that are given in another way; arguments and refusals as in `line_start`.
+
+    Args:
+        parameterization: four letters.
+        imbalance_ov: imbalance of the output-value circuit; None for 0.
+        imbalance_qk: imbalance of the query-key circuit; None for 0.
+
+    Returns:
+        Both imbalances, output-value first.
+    """
+    line = line_start(
+        parameterization, margin0=1.0, score_gap0=1.0, imbalance_ov=imbalance_ov, imbalance_qk=imbalance_qk
+    )
+    return line.imbalance_ov, line.imbalance_qk
+
+
 def _circuit(
     factorized: bool, name: str, circuit: str, at: str, value, imbalance_name: str, imbalance
 ) -> tuple[Any, Any]:

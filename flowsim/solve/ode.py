@@ -3,28 +3,27 @@
 import functools
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flowsim import (
-    _jax,
-    _validate,
-    circuits,
-)
-from flowsim.codegen import CompiledField, Parameters, compile
+from flowsim import _jax, _validate
+from flowsim.codegen import CompiledField, Parameters
 from flowsim.errors import InvalidInput
 from flowsim.solve.adaptive import solve_adaptive
+from flowsim.solve.driven import CHUNK as DRIVEN_CHUNK
+from flowsim.solve.driven import check_horizon, solve_driven
 from flowsim.solve.fixed_grid import BRIEF
-from flowsim.solve.initial import start_blocks, start_settings
-from flowsim.solve.lanes import compile_lanes, map_lanes
-from flowsim.solve.reduced import Solution, n_gaps, observe, solve_reduced
+from flowsim.solve.initial import Beginning, begin
+from flowsim.solve.interventions import Interventions, check_step
+from flowsim.solve.lanes import compile_lanes, map_lanes, padded
+from flowsim.solve.reduced import Solution, observe, solve_reduced
 from flowsim.solve.runge_kutta import State
 from flowsim.start import Start
 from flowsim.status import Status
 from flowsim.task import Task
-from flowsim.theory import derive
 from flowsim.trajectory import Trajectory
 
 MAX_STEPS = 1_000_000
@@ -39,9 +38,17 @@ def integrate(
     ratio: Any,
     times: Any = None,
     log_times: Any = None,
-    margin0: Any = 0.0,
-    score_gap0: Any = 0.0,
+    margin0: Any = None,
+    score_gap0: Any = None,
+    imbalance_ov: Any = None,
+    imbalance_qk: Any = None,
     start: Start | None = None,
+    schedule: Any = None,
+    weight_decay_qk: Any = 0.0,
+    weight_decay_ov: Any = 0.0,
+    normalize: str | None = None,
+    step: Any = None,
+    order: int | None = None,
     tol: float = 1e-8,
     max_steps: int = MAX_STEPS,
 ) -> Trajectory:
@@ -59,15 +66,31 @@ def integrate(
         times: gradient-flow times, 0 or more, strictly increasing; or
         log_times: their natural logarithms (`-inf` is time 0). One step covers three units of
             $\ln t$ at least; small ratios end with a status near $\ln t = 6 \cdot 10^4$, where `exact` goes on.
-        margin0: margin at the start, for tasks with one distinct and one background group and the label head.
-        score_gap0: score gap at the start, likewise.
-        start: blocks of the start, for any task, instead of the two arguments before.
+        margin0: margin at the start, for tasks with one distinct and one background group and the label head; by
+            default 0 for a collapsed output-value circuit and 0.01 for a factorized one.
+        score_gap0: score gap at the start, likewise for the query-key circuit.
+        imbalance_ov: imbalance $\lambda = P^\top P - Q Q^\top$ of a factorized output-value circuit at the start, of
+            either sign; positive means that $W_O$ is the larger factor. By default 0.
+        imbalance_qk: the same of a factorized query-key circuit, $W_K$ against $W_Q$.
+        start: blocks or factors of the start, for any task, instead of `margin0` and `score_gap0`.
+        schedule: how the ratio changes: a `flowsim.schedules` object, or any function from gradient-flow time to a
+            factor of `ratio`.
+        weight_decay_qk: decay rate $\mu$ of the query-key circuit, $\dot B = -\eta (G + \mu B)$; of both factors, where
+            it has some. `flowsim.equilibrium` tells where it leads.
+        weight_decay_ov: the same of the output-value circuit.
+        normalize: `"qk"`, `"ov"` or `"both"`: the gradient of the circuit's matrices (of both factors together) is
+            divided by its Frobenius norm.
+        step: a finite learning rate: integrates the modified flow that gradient descent with this step follows.
+        order: of the modified flow: 1 (the default with `step`) leaves an error of order `step`$^2$, 2 of order
+            `step`$^3$; 0 is the flow itself.
         tol: tolerance: relative for the change of the score gap, relative or absolute (whichever is larger) for
             margins.
         max_steps: a lane that needs more steps keeps what it has and says so in its status.
 
     Returns:
         A trajectory with the lane axis `ratio` (dropped for a scalar) and the status and number of steps of each lane.
+        With a factorized circuit, `extra["imbalance_violation"]` is the change of $P^\top P - Q Q^\top$, which the flow
+        conserves, relative to the squared size of the factors: an error that the integration made.
 
     Raises:
         InvalidInput: naming the argument, its value and the fix.
@@ -75,31 +98,52 @@ def integrate(
     _jax.require_x64()
     if not isinstance(task, Task):
         raise InvalidInput(f"task={task!r} must be a flowsim.Task.")
-    pair = circuits.parameterization(parameterization)
+    _validate.parameterization(parameterization)
     ratios, scalar = _ratios(ratio)
     grid = _log_times(times, log_times)
     tol = _validate.real("tol", tol, above=0.0)
-    max_steps = _validate.whole("max_steps", max_steps, minimum=1)
-    field = compile(derive(task, pair.name))
-    parameters = field.parameters(task, 1.0)
-    x0, gap0 = _start(task, field, parameters, margin0, score_gap0, start)
+    max_steps = _validate.whole("max_steps", max_steps, minimum=1, maximum=_validate.MOST_STEPS)
+    begun = begin(
+        task,
+        parameterization,
+        margin0=margin0,
+        score_gap0=score_gap0,
+        imbalance_ov=imbalance_ov,
+        imbalance_qk=imbalance_qk,
+        start=start,
+    )
+    field, parameters = begun.field, begun.parameters
+    interventions = Interventions.of(schedule, weight_decay_qk, weight_decay_ov, normalize)
+    step, order = check_step(step, order)
+    y0, gap0 = _motion(begun)
 
-    if _validate.is_traced(ratios, grid, x0):
-        batch = tuple(jnp.broadcast_to(x, ratios.shape) for x in x0)
+    if interventions is not None or order:
+        solution = _solve_driven(begun, interventions, step, order, ratios, grid, tol, max_steps)
+    elif _validate.is_traced(ratios, grid, y0):
+        batch = tuple(jnp.broadcast_to(y, ratios.shape) for y in y0)
         solution = _differentiable(field, parameters._replace(ratio=ratios), batch, jnp.asarray(grid), tol, max_steps)
     else:
-        solution = _solve(field, parameters, ratios, x0, jnp.asarray(grid), tol, max_steps)
+        solution = _solve(field, parameters, ratios, y0, jnp.asarray(grid), tol, max_steps)
     change = solution.score_gap_change
+    arrays = solution._asdict()
+    violation = arrays.pop("imbalance_violation")
     trajectory = Trajectory(
         log_time=jnp.asarray(grid),
         score_gap=change if not _validate.is_traced(gap0) and gap0 == 0 else gap0 + change,
-        **solution._asdict(),
+        **arrays,
+        extra={} if violation is None else {"imbalance_violation": violation},
         axes=("ratio",),
         coords={"ratio": ratios},
         task=task,
-        parameterization=pair.name,
+        parameterization=parameterization,
         method="ode",
-        settings={**start_settings(margin0, score_gap0, start), "tol": tol, "max_steps": max_steps},
+        settings={
+            **begun.settings,
+            **({} if interventions is None else interventions.plain),
+            **({"step": None if _validate.is_traced(step) else float(step), "order": order} if order else {}),
+            "tol": tol,
+            "max_steps": max_steps,
+        },
     )
     return trajectory.squeeze("ratio") if scalar else trajectory
 
@@ -108,9 +152,24 @@ def integrate(
 _differentiable = jax.jit(solve_reduced, static_argnums=0)
 
 
-def _solve(field, parameters, ratios, x0, grid, tol, max_steps) -> Solution:
+def _solve_driven(begun: Beginning, interventions, step, order, ratios, grid, tol, max_steps) -> Solution:
+    """Solves lanes under interventions or with finite steps."""
+    # numbers as arrays, so that new ones do not compile again
+    step, tol, max_steps = (jnp.asarray(number, dtype=float) for number in (step, tol, max_steps))
+    shared = (begun.parameters, begun.state, jnp.asarray(grid), interventions, step, tol, max_steps)
+    if _validate.is_traced(ratios, shared):
+        return _driven(begun.field, shared, order, ratios)
+    check_horizon(grid, interventions, order)
+    solve = functools.partial(_driven, begun.field, shared, order)
+    return map_lanes(solve, [ratios], min(padded(len(ratios)), DRIVEN_CHUNK))
+
+
+_driven = eqx.filter_jit(solve_driven)
+
+
+def _solve(field, parameters, ratios, y0, grid, tol, max_steps) -> Solution:
     """Solves concrete lanes: all on the fixed grid, then adaptively those that it did not resolve."""
-    shared = (parameters, x0, grid, tol, max_steps)
+    shared = (parameters, y0, grid, tol, max_steps)
     order = np.argsort(ratios, kind="stable")  # lanes of one chunk share a grid, so they had better be alike
     solution = map_lanes(functools.partial(_fixed, field, shared), [ratios[order]])
     if (np.diff(order) < 0).any():
@@ -125,37 +184,38 @@ def _solve(field, parameters, ratios, x0, grid, tol, max_steps) -> Solution:
 
 @compile_lanes
 def _fixed(field: CompiledField, shared, ratio: Float[Array, " lanes"]) -> Solution:
-    parameters, x0, grid, tol, max_steps = shared
-    start = tuple(jnp.broadcast_to(x, ratio.shape) for x in x0)
+    parameters, y0, grid, tol, max_steps = shared
+    start = tuple(jnp.broadcast_to(x, ratio.shape) for x in y0)
     return solve_reduced(field, parameters._replace(ratio=ratio), start, grid, tol, max_steps, BRIEF)
 
 
 @compile_lanes
 def _adaptive(field: CompiledField, shared, ratio: Float[Array, " lanes"]) -> Solution:
-    parameters, x0, grid, tol, max_steps = shared
+    parameters, y0, grid, tol, max_steps = shared
 
     def lane(ratio: Float[Array, ""]):
-        return solve_adaptive(field, parameters._replace(ratio=ratio), x0, grid, tol, n_gaps(field))
+        return solve_adaptive(field, parameters._replace(ratio=ratio), y0, grid, tol)
 
     path = jax.vmap(lane, out_axes=-1)(ratio)
-    start = tuple(jnp.broadcast_to(x, ratio.shape) for x in x0)
+    start = tuple(jnp.broadcast_to(x, ratio.shape) for x in y0)
     return observe(field, parameters._replace(ratio=ratio), start, path, tol, max_steps)
 
 
-def _start(task: Task, field: CompiledField, parameters: Parameters, margin0, score_gap0, start) -> tuple[State, Any]:
-    """The reduced coordinates at time 0, and the score gap there."""
-    blocks = start_blocks(task, field.flow, margin0, score_gap0, start)
-    if start is None and field.n_reduced == 2:
-        gap, margin = (jnp.asarray(value, jnp.float64) for value in (score_gap0, margin0))
-        return (gap, margin), score_gap0
-    x, gap = _to_reduced(field, blocks, parameters)
-    return tuple(x), gap
+def _motion(begun: Beginning) -> tuple[State, Any]:
+    """What moves, at time 0, and the score gap there."""
+    y, gap = _motion_of(begun.field, begun.state, begun.parameters)
+    if begun.given:  # what was given as a number is that number, to the last bit
+        exact = dict(zip(begun.field.reduced_names, begun.given.values(), strict=True))
+        names = begun.field.motion_names
+        y = tuple(jnp.asarray(exact.get(name, number), jnp.float64) for name, number in zip(names, y, strict=True))
+        gap = begun.given["score_gap"]
+    return y, gap
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _to_reduced(field: CompiledField, blocks: Float[Array, " blocks"], parameters: Parameters) -> tuple[Array, Array]:
-    x = field.to_reduced(blocks, parameters)
-    return x, field.observables(x, parameters).score_gap
+def _motion_of(field: CompiledField, state: Float[Array, " state"], parameters: Parameters) -> tuple[State, Array]:
+    x = field.to_reduced(field.circuits.blocks(state), parameters)
+    return field.motion_of(state, parameters), field.observables(x, parameters).score_gap
 
 
 def _ratios(value) -> tuple[Any, bool]:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.solve.inversion import advance_at_lead, advance_at_log_time, log_time_at_advance
-from flowsim.solve.orbit import CollapsedOrbit, State
+from flowsim.solve.orbit import Orbit, State
 from flowsim.status import Status
 
 # What the closed form keeps; a lane in which rounding its points by 4 ulp moves more than that says so.
@@ -47,12 +47,12 @@ class Progress(NamedTuple):
         slope: the derivative of the advance with respect to the points.
     """
 
-    locate: Callable[[CollapsedOrbit, Any, Points], tuple[Points, Points]]
-    noise: Callable[[CollapsedOrbit, Points], Points]
-    slope: Callable[[CollapsedOrbit, State, Any, Observed], Points]
+    locate: Callable[[Orbit, Any, Points], tuple[Points, Points]]
+    noise: Callable[[Orbit, Points], Points]
+    slope: Callable[[Orbit, Points, State, Any, Observed], Points]
 
 
-def observe(index: str, orbit: CollapsedOrbit, log_types, score_gap0, points: Points) -> Observed:
+def observe(index: str, orbit: Orbit, log_types, score_gap0, points: Points) -> Observed:
     """All observables at given points of the orbits.
 
     Args:
@@ -82,24 +82,24 @@ def observe(index: str, orbit: CollapsedOrbit, log_types, score_gap0, points: Po
         log_loss=jnp.where(tiny, logit, jnp.log(jnp.where(tiny, 1.0, jnp.maximum(logit, 0.0) + rest))),
         status=jnp.zeros(log_time.shape[0], dtype=int),
     )
-    moved = progress.noise(orbit, points) * progress.slope(orbit, state, log_types, observed)
+    moved = progress.noise(orbit, points) * progress.slope(orbit, advance, state, log_types, observed)
     return observed._replace(status=jax.lax.stop_gradient(_status(orbit, state, advance, moved)))
 
 
-def _status(orbit: CollapsedOrbit, state: State, advance: Points, moved: Points) -> Int[Array, " lanes"]:
+def _status(orbit: Orbit, state: State, advance: Points, moved: Points) -> Int[Array, " lanes"]:
     by_margin = moved / jnp.maximum(1.0, jnp.abs(state.margin))
-    of_odds = orbit.rho * jnp.abs(state.margin) * state.rest * moved + _orbit_noise(orbit) * state.rest
+    of_odds = jnp.abs(orbit.log_odds_slope(advance, state)) * moved + _orbit_noise(orbit) * state.rest
     by_odds = of_odds / jnp.maximum(1.0, jnp.abs(state.log_odds))
     loose = jnp.maximum(by_margin, by_odds) > ACCURACY
     finite = jnp.isfinite(state.margin) & jnp.isfinite(state.log_odds)
-    usable = jnp.isfinite(orbit.rho * orbit.margin0 * orbit.log_odds0) & (orbit.rho >= 0)
+    usable = jnp.isfinite(orbit.strength * orbit.margin0 * orbit.log_odds0) & (orbit.strength >= 0)
     of_points = jnp.where(loose, int(Status.ILL_CONDITIONED), int(Status.OK))
     of_points = jnp.where(finite, of_points, int(Status.NOT_FINITE))
     of_points = jnp.where(jnp.isnan(advance) & usable, int(Status.UNREACHABLE), of_points)
     return jnp.max(of_points, axis=1)  # the worse, the larger its number
 
 
-def _orbit_noise(orbit: CollapsedOrbit) -> Float[Array, "lanes 1"]:
+def _orbit_noise(orbit: Orbit) -> Float[Array, "lanes 1"]:
     r"""4 ulp of $y_0$ and of the drive, should they nearly cancel: on the way from a negative start, where D < 0."""
     odds0 = jnp.exp(orbit.log_odds0)
     cancels = (orbit.margin0 < 0) & jnp.isfinite(odds0)
@@ -123,19 +123,19 @@ def _forward(advance: Points) -> Points:
     return jnp.where(advance >= 0, advance, jnp.nan)
 
 
-def _timed(orbit: CollapsedOrbit, log_types, advance: Points) -> tuple[Points, Points]:
+def _timed(orbit: Orbit, log_types, advance: Points) -> tuple[Points, Points]:
     return log_types + log_time_at_advance(orbit, advance), advance
 
 
-def _locate_log_time(orbit: CollapsedOrbit, log_types, log_time: Points):
+def _locate_log_time(orbit: Orbit, log_types, log_time: Points):
     return log_time, advance_at_log_time(orbit, log_time - log_types)
 
 
-def _locate_margin(orbit: CollapsedOrbit, log_types, margin: Points):
+def _locate_margin(orbit: Orbit, log_types, margin: Points):
     return _timed(orbit, log_types, _forward(margin - orbit.margin0[:, None]))
 
 
-def _locate_log_loss(orbit: CollapsedOrbit, log_types, log_loss: Points):
+def _locate_log_loss(orbit: Orbit, log_types, log_loss: Points):
     log_wrong = orbit.log_wrong[:, None]
     advance = advance_at_lead(orbit, lead_of_log_loss(log_loss, log_wrong))
     start = log_loss_of_lead(jax.nn.sigmoid(orbit.log_odds0) * orbit.margin0, orbit.log_wrong)[:, None]
@@ -143,41 +143,42 @@ def _locate_log_loss(orbit: CollapsedOrbit, log_types, log_loss: Points):
     return _timed(orbit, log_types, jnp.where(reached, jnp.maximum(advance, 0.0), jnp.nan))
 
 
-def _locate_attention(orbit: CollapsedOrbit, log_types, attention: Points):
+def _locate_attention(orbit: Orbit, log_types, attention: Points):
     change = jnp.log(attention) - jnp.log1p(-attention) - orbit.log_odds0[:, None]
     return _timed(orbit, log_types, _forward(orbit.spread().advance_of_change(change)))
 
 
-def _slope_log_time(orbit: CollapsedOrbit, state: State, log_types, observed: Observed) -> Points:
+def _slope_log_time(orbit: Orbit, advance: Points, state: State, log_types, observed: Observed) -> Points:
     log_slope = observed.log_time - log_types + observed.log_error - orbit.log_wrong + state.log_attention
-    return jnp.where(jnp.isfinite(observed.log_time), jnp.exp(log_slope), 0.0)
+    return jnp.where(jnp.isfinite(observed.log_time), jnp.exp(log_slope + orbit.ov.log_speed(advance)), 0.0)
 
 
-def _slope_log_loss(orbit: CollapsedOrbit, state: State, _, observed: Observed) -> Points:
-    by_advance = state.attention * (1 + orbit.rho * (state.margin * state.rest) ** 2)  # of the lead
+def _slope_log_loss(orbit: Orbit, advance: Points, state: State, _, observed: Observed) -> Points:
+    by_odds = state.margin * state.rest * orbit.log_odds_slope(advance, state)
+    by_advance = state.attention * (1 + by_odds)  # of the lead
     return jnp.exp(observed.log_loss - observed.log_error) / by_advance
 
 
-def _slope_one(orbit: CollapsedOrbit, state: State, log_types, observed: Observed) -> Points:
-    del orbit, state, log_types
+def _slope_one(orbit: Orbit, advance: Points, state: State, log_types, observed: Observed) -> Points:
+    del orbit, advance, state, log_types
     return jnp.ones_like(observed.margin)
 
 
-def _noise_log_time(orbit: CollapsedOrbit, log_time: Points) -> Points:
+def _noise_log_time(orbit: Orbit, log_time: Points) -> Points:
     # At w = 0 the odds are y > z - ln(1 + z), where z = y + ln y; the log time takes 1/(1 + y) of the noise.
-    lowest = jnp.exp(orbit.log_odds0) + orbit.log_odds0 - orbit.rho * orbit.margin0**2 / 2
+    lowest = jnp.exp(orbit.log_odds0) + orbit.log_odds0 - orbit.strength * jnp.abs(orbit.ov.supplied(-orbit.margin0))
     lowest = jnp.maximum(lowest, 0.0)
     rest = 1 / (1 + lowest - jnp.log1p(lowest))
     of_points = _FOUR_ULP * jnp.where(jnp.isfinite(log_time), jnp.abs(log_time), 0.0)
     return of_points + jnp.where(orbit.margin0 < 0, _orbit_noise(orbit) * rest, 0.0)
 
 
-def _noise_log_loss(orbit: CollapsedOrbit, log_loss: Points) -> Points:
+def _noise_log_loss(orbit: Orbit, log_loss: Points) -> Points:
     del orbit
     return _FOUR_ULP * (1 + jnp.abs(log_loss))
 
 
-def _noise_none(orbit: CollapsedOrbit, points: Points) -> Points:
+def _noise_none(orbit: Orbit, points: Points) -> Points:
     del orbit
     return jnp.zeros_like(points)
 

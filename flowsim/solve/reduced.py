@@ -1,4 +1,4 @@
-r"""The collapsed flow in reduced coordinates: a pure, differentiable function from numbers to observables.
+r"""The flow of any parameterization: a pure, differentiable function from numbers to observables.
 
 Everything here works under `jit`, `vmap`, `grad` and `jvp`. How many steps a solution takes is decided while solving,
 and such a loop JAX differentiates forwards only. The derivative is therefore computed forwards, in one direction for
@@ -18,6 +18,7 @@ from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.codegen import CompiledField, Parameters
 from flowsim.solve import fixed_grid
 from flowsim.solve.fixed_grid import Path
+from flowsim.solve.measure import largest, measure_of
 from flowsim.solve.runge_kutta import State, Velocity
 from flowsim.status import Status
 
@@ -28,7 +29,8 @@ _LANES: Any = Parameters(None, None, None, None, None, 0)  # pyright: ignore[rep
 class Solution(NamedTuple):
     """Observables of a batch of lanes; the fields are those of `Trajectory`, the score gap itself excepted.
 
-    The last three are None unless there are more groups than one distinct and one background.
+    Those by group are None unless there are more groups than one distinct and one background; the violation of the
+    conservation laws of factors, relative to their squared size, is None without factors.
     """
 
     margin: Float[Array, "lanes time"]
@@ -41,6 +43,7 @@ class Solution(NamedTuple):
     margins: Float[Array, "lanes time distinct"] | None
     scores: Float[Array, "lanes time groups"] | None
     log_attentions: Float[Array, "lanes time groups"] | None
+    imbalance_violation: Float[Array, "lanes time"] | None
 
 
 def solve_reduced(
@@ -52,12 +55,12 @@ def solve_reduced(
     max_steps: Int[ArrayLike, ""],
     patience: fixed_grid.Patience = fixed_grid.LONG,
 ) -> Solution:
-    r"""Integrates lanes of the collapsed flow to the requested times.
+    r"""Integrates lanes of the flow to the requested times.
 
     Args:
-        field: the compiled field of a flow that closes in its reduced coordinates.
+        field: the compiled field.
         parameters: the task's numbers, `ratio` of shape `(lanes,)`.
-        start: the reduced coordinates at time 0, each of shape `(lanes,)`.
+        start: the motion at time 0, each coordinate of shape `(lanes,)`.
         log_times: $\ln t$, strictly increasing; the first may be $-\infty$.
         tol: bounds the sum of the estimated errors of all steps.
         max_steps: no lane takes more steps.
@@ -73,18 +76,13 @@ def solve_reduced(
 
 
 def velocity_of(field: CompiledField, parameters: Parameters) -> Velocity:
-    """The reduced flow of all lanes of a batch; the rate may be shared."""
+    """The flow of all lanes of a batch; the rate may be shared."""
 
     def velocity(log_rate: Array, x: State) -> State:
         shared = None if jnp.ndim(log_rate) == 0 else 0
-        return jax.vmap(field.reduced_components, in_axes=(shared, 0, _LANES))(log_rate, x, parameters)
+        return jax.vmap(field.motion, in_axes=(shared, 0, _LANES))(log_rate, x, parameters)
 
     return velocity
-
-
-def n_gaps(field: CompiledField) -> int:
-    """How many reduced coordinates, the first ones, are score gaps."""
-    return sum(kind == "score" for kind, _ in field.flow.coordinates.keys)
 
 
 @eqx.filter_custom_jvp
@@ -128,8 +126,9 @@ def _(primals, tangents):
 
 def _forward(field, parameters, start, log_times, tol, max_steps, patience) -> Path:
     log_error = jax.vmap(lambda x, p: field.observables(jnp.stack(x), p).log_error, in_axes=(0, _LANES))
-    errors, velocity = log_error(start, parameters), velocity_of(field, parameters)
-    return fixed_grid.solve(velocity, start, errors, log_times, tol, max_steps, n_gaps(field), patience)
+    measure, velocity = measure_of(field, parameters), velocity_of(field, parameters)
+    errors = log_error(measure.position(start), parameters)
+    return fixed_grid.solve(velocity, start, errors, log_times, tol, max_steps, measure, patience)
 
 
 def observe(
@@ -145,7 +144,7 @@ def observe(
     Args:
         field: the compiled field.
         parameters: the task's numbers.
-        start: the coordinates at time 0.
+        start: the motion at time 0.
         path: the path.
         tol: the tolerance that it was to meet.
         max_steps: the number of steps that no lane was to exceed.
@@ -153,15 +152,17 @@ def observe(
     Returns:
         The solution.
     """
+    measure = measure_of(field, parameters)
+    moved = measure.displaced(start, path.change)
+    x = tuple(map(jnp.add, measure.position(start), moved))
+    broken = measure.broken(start, path.change)
 
-    def see(change: State, start: State, parameters: Parameters):
-        x = jnp.stack([b + c for b, c in zip(start, change, strict=True)])
-        seen = field.observables(x, parameters)
+    def see(x: State, moved: State):
+        seen = field.observables(jnp.stack(x), parameters)
         # The gap is linear in the state, so that of the change is its own change, free of cancellation.
-        return seen, field.observables(jnp.stack(change), parameters).score_gap
+        return seen, field.observables(jnp.stack(moved), parameters).score_gap
 
-    over_lanes = jax.vmap(see, in_axes=(0, 0, _LANES))
-    seen, gap_change = jax.vmap(over_lanes, in_axes=(0, None, None))(path.change, start, parameters)
+    seen, gap_change = jax.vmap(jax.vmap(see))(x, moved)
     seen, gap_change = jax.tree.map(lambda array: jnp.swapaxes(array, 0, 1), (seen, gap_change))
     finite = functools.reduce(jnp.logical_and, (jnp.all(jnp.isfinite(c), axis=0) for c in path.change))
     status = jnp.where(4 * path.rounding > tol, int(Status.ILL_CONDITIONED), int(Status.OK))
@@ -180,4 +181,5 @@ def observe(
         margins=seen.margins if grouped else None,
         scores=seen.scores if grouped else None,
         log_attentions=seen.log_attentions if grouped else None,
+        imbalance_violation=largest(broken, broken[0]).T if broken else None,
     )

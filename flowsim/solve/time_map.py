@@ -31,7 +31,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from flowsim import _jax  # noqa: F401  float64 first
-from flowsim.solve.orbit import AbstractOrbit
+from flowsim.solve.orbit import Orbit
 
 NODES = 24
 MAX_PANELS = 128
@@ -110,7 +110,7 @@ class _Carry(NamedTuple):
     table: Float[Array, "rows lanes"]
 
 
-def build(orbit: AbstractOrbit, log_time: Float[Array, " lanes"], advance: Float[Array, " lanes"]) -> TimeMap:
+def build(orbit: Orbit, log_time: Float[Array, " lanes"], advance: Float[Array, " lanes"]) -> TimeMap:
     """Cuts the axis into panels, at least up to a time and an advance.
 
     Args:
@@ -302,41 +302,32 @@ class End(NamedTuple):
     Attributes:
         log_integral: its logarithm.
         log_rate: $\varphi(x)$.
-        slope: $\varphi'(x)$ to a few digits.
         nodes: where it is sampled, shape `(nodes, lanes, times)`.
         shares: the part of the integral that each node carries; they sum to 1.
     """
 
     log_integral: Float[Array, "lanes times"]
     log_rate: Float[Array, "lanes times"]
-    slope: Float[Array, "lanes times"]
     nodes: Float[Array, "nodes lanes times"]
     shares: Float[Array, "nodes lanes times"]
 
 
-def end_of_integral(orbit: AbstractOrbit, advance, lower, slope) -> End:
+def end_of_integral(orbit: Orbit, advance: Float[Array, "lanes times"], lower: Float[Array, "lanes times"]) -> End:
     r"""$\int e^\varphi$ over the end of $[\text{lower}, x]$ that dominates it.
 
     Args:
         orbit: the orbit, with fields of shape `(lanes, 1)`.
-        advance: $x$, where $\varphi$ rises and has risen by `RISE`; shape `(lanes, times)`.
+        advance: $x$, where $\varphi$ rises and has risen by `RISE`.
         lower: where the integral starts.
-        slope: roughly $\varphi'(x)$.
 
     Returns:
         The logarithm of the integral, and where it comes from.
     """
-    reach = jnp.minimum(_REACH / slope, advance - lower)
+    # The slope must be that of this very place: a reach that is too long would miss the end between two nodes.
+    slope = jax.lax.stop_gradient(jax.jvp(orbit.log_rate, (advance,), (jnp.ones_like(advance),))[1])
+    reach = jnp.minimum(jnp.where(slope > 0, _REACH / slope, jnp.inf), advance - lower)
     nodes = advance - reach * _END_XI[:, None, None]
     exponents, factors = orbit.rate(nodes)
     terms = reach * _END_WEIGHTS[:, None, None] * factors * jnp.exp(exponents - exponents[0])
     total = jnp.sum(terms, axis=0)
-    new_slope = (exponents[0] - exponents[1]) / (nodes[0] - nodes[1])
-    return End(exponents[0] + jnp.log(total), exponents[0] + jnp.log(factors[0]), new_slope, nodes, terms / total)
-
-
-def settled_end(orbit: AbstractOrbit, advance, lower, slope) -> End:
-    r"""As `end_of_integral`, with a rough guess of the slope only."""
-    nodes = jnp.zeros((_END_XI.size, *advance.shape))
-    start = End(advance, advance, slope, nodes, nodes)
-    return jax.lax.fori_loop(0, 3, lambda _, end: end_of_integral(orbit, advance, lower, end.slope), start)
+    return End(exponents[0] + jnp.log(total), exponents[0] + jnp.log(factors[0]), nodes, terms / total)

@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from flowsim.theory.flow import Flow
 
 
-def why_no_closed_form(structure: Structure, parameterization: str) -> str | None:
+def why_no_closed_form(structure: Structure) -> str | None:
     """The first condition of the closed form that a structure breaks.
 
     A task must besides have a single composition; that is a number, not structure, so it is not checked here.
 
     Args:
         structure: roles, query and head.
-        parameterization: four letters.
 
     Returns:
         One sentence, or None when the closed form applies.
@@ -45,8 +44,6 @@ def why_no_closed_form(structure: Structure, parameterization: str) -> str | Non
             f"groups={tuple(roles)} have no closed form; it needs exactly one distinct and one background "
             "(common or null) group."
         )
-    if parameterization != "CACO":
-        return f"parameterization={parameterization!r} has no closed form here; use 'CACO'."
     return None
 
 
@@ -149,22 +146,16 @@ def closed_form(flow: Flow) -> ClosedForm:
     """Finds the two clocks, the orbit constant and the odds of an eligible flow.
 
     Args:
-        flow: a flow whose `closed_form_reason` is None.
+        flow: a collapsed flow whose `closed_form_reason` is None.
 
     Returns:
         The closed form.
     """
     distinct, background = _split(flow)
     gap, margin, alpha = distinct.gap, distinct.margin, distinct.attention
-    one = dict(flow.fluxes.values()) | {background.attention: 1 - alpha}
-    single = {m: m.args[0] for e in (*flow.velocity.values(), *one.values()) for m in e.atoms(Mean)}
     if flow.coordinates.reference != background.index or set(flow.velocity) != {gap, margin}:
         raise AssertionError("an eligible flow closes in the score gap and the margin")
-
-    def bind(velocity: sp.Expr) -> sp.Expr:
-        return velocity.xreplace(one).xreplace(single).xreplace({background.attention: 1 - alpha})
-
-    gap_velocity, margin_velocity = bind(flow.velocity[gap]), bind(flow.velocity[margin])
+    gap_velocity, margin_velocity = (bind_single(flow, flow.velocity[symbol]) for symbol in (gap, margin))
     drive = alpha * (1 - alpha) * ERROR * margin / CLASSES
     gain = sp.factor(gap_velocity / (RATIO * drive))
     rho = sp.factor(gap_velocity / margin_velocity / (margin * (1 - alpha)))
@@ -181,6 +172,22 @@ def closed_form(flow: Flow) -> ClosedForm:
         gain=sp.apart(gain, CLASSES) if gain.has(CLASSES) else sp.expand(gain),
         rho=rho,
     )
+
+
+def bind_single(flow: Flow, expression: sp.Expr) -> sp.Expr:
+    r"""A velocity or gradient for a single composition: score fluxes written out, means dropped, $1 - \alpha$ used.
+
+    Args:
+        flow: a flow with one distinct and one background group.
+        expression: in score fluxes and means.
+
+    Returns:
+        The expression in attention, error, margin and score gap.
+    """
+    distinct, background = _split(flow)
+    written = expression.xreplace(dict(flow.fluxes.values()))
+    written = written.xreplace({mean: mean.args[0] for mean in written.atoms(Mean)})
+    return written.xreplace({background.attention: 1 - distinct.attention})
 
 
 def _endpoints() -> tuple[sp.Symbol, sp.Symbol, sp.Symbol]:

@@ -22,7 +22,11 @@ from flowsim.theory.invariants import Invariant, conserved_quantities
 from flowsim.theory.loss import CompositionLoss, Pair, composition_loss
 from flowsim.theory.printing import flow_text, latex_lines, readable
 from flowsim.theory.symbols import Mean
-from flowsim.theory.symmetry import Reduction, reduce
+from flowsim.theory.symmetry import Part, Reduction, reduce
+from flowsim.theory.two_clocks import TwoClocks, two_clocks
+
+# The flow that closes in margin and score gap; its clocks are those of every parameterization.
+COLLAPSED = "CACO"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +39,23 @@ class Flow:
     Attributes:
         structure: roles of the groups, query and head.
         parameterization: four letters, for instance `"CACO"`.
+        hidden: hidden sizes of factorized parts, by name, where they are not the default.
     """
 
     structure: Structure
     parameterization: str
+    hidden: circuits.Hidden = ()
+
+    @functools.cached_property
+    def sides(self) -> tuple[circuits.Side, circuits.Side]:
+        """Both circuits with their matrices and learning rates, query-key first."""
+        pair = circuits.parameterization(self.parameterization, self.hidden)
+        return pair.sides(self.reduction.qk, self.reduction.ov)
+
+    @property
+    def closes(self) -> bool:
+        """Whether the flow closes in the relative coordinates that the loss sees: both circuits are collapsed."""
+        return all(side.circuit.closes for side in self.sides)
 
     @functools.cached_property
     def reduction(self) -> Reduction:
@@ -104,30 +121,65 @@ class Flow:
 
     @functools.cached_property
     def block_velocity(self) -> Mapping[sp.Symbol, sp.Expr]:
-        """State symbol of the circuits -> its time derivative, in score fluxes and means."""
-        pair = circuits.parameterization(self.parameterization)
+        """State symbol of the circuits (block or factor) -> its time derivative, in score fluxes and means."""
         velocity: dict[sp.Symbol, sp.Expr] = {}
-        for matrix, circuit, rate in (
-            (self.reduction.qk, pair.qk, pair.qk_rate),
-            (self.reduction.ov, pair.ov, pair.ov_rate),
-        ):
-            state = circuit.state(matrix)
-            velocity.update(zip(state, circuit.velocity(matrix, dict(self.gradient), rate), strict=True))
+        for matrix, circuit, rate in self.sides:
+            for part in matrix.parts:
+                moved = circuit.velocity(part, self.gradient, rate)
+                velocity.update(zip(circuit.state(part), moved, strict=True))
         return types.MappingProxyType(velocity)
 
     @functools.cached_property
-    def velocity(self) -> Mapping[sp.Symbol, sp.Expr]:
-        """Relative coordinate -> its time derivative, a closed system in score fluxes and means.
+    def block_values(self) -> Mapping[sp.Symbol, sp.Expr]:
+        """Block -> what it is in the state of its circuit: itself, or a product of factors."""
+        values: dict[sp.Symbol, sp.Expr] = {}
+        for matrix, circuit, _ in self.sides:
+            for part in matrix.parts:
+                values.update(circuit.blocks(part))
+        return types.MappingProxyType(values)
 
-        The readouts are linear in the blocks, so each velocity is that of the blocks seen through the readout.
+    def driven(self, part: Part) -> bool:
+        """Whether the loss pulls on a part of a matrix at all."""
+        return any(self.gradient[block.symbol] != 0 for row in part.blocks for block in row)
+
+    @property
+    def factorized_parts(self) -> tuple[tuple[Part, circuits.Side], ...]:
+        """The parts that move as products of factors, in order."""
+        return tuple(
+            (part, side)
+            for side in self.sides
+            if not side.circuit.closes
+            for part in side.matrix.parts
+            if self.driven(part)
+        )
+
+    @functools.cached_property
+    def velocity(self) -> Mapping[sp.Symbol, sp.Expr]:
+        """The closed system: what moves -> its time derivative, in score fluxes, means and factors.
+
+        A collapsed circuit closes in the relative coordinates: the readouts are linear in the blocks, so each velocity
+        is that of the blocks seen through the readout. A factorized circuit closes in the factors of its driven parts.
         """
-        blocks = self.block_velocity
+        velocity: dict[sp.Symbol, sp.Expr] = {}
+        for side in self.sides:
+            if side.circuit.closes:
+                velocity.update(self._relative_velocity(side.matrix.circuit))
+                continue
+            for part in side.matrix.parts:
+                if self.driven(part):
+                    velocity.update((symbol, self.block_velocity[symbol]) for symbol in side.circuit.state(part))
+        return types.MappingProxyType(velocity)
+
+    def _relative_velocity(self, circuit: str) -> dict[sp.Symbol, sp.Expr]:
         velocity = {}
-        for symbol, expression in zip(self.coordinates.state, self.coordinates.in_blocks, strict=True):
+        blocks, places = self.block_velocity, self.coordinates
+        for symbol, (kind, _), expression in zip(places.state, places.keys, places.in_blocks, strict=True):
+            if (kind == "score") != (circuit == "qk"):
+                continue
             moved = sp.Add(*(sp.diff(expression, b) * blocks[b] for b in expression.free_symbols & blocks.keys()))
             terms = self.linear_terms(moved)
             velocity[symbol] = sp.Add(*(_sum_of_rates(coefficient) * mover for mover, coefficient in terms.items()))
-        return types.MappingProxyType(velocity)
+        return velocity
 
     def linear_terms(self, expression: sp.Expr) -> dict[sp.Expr, sp.Expr]:
         """An expression that is linear in score fluxes and means, term by term.
@@ -163,18 +215,22 @@ class Flow:
 
     @functools.cached_property
     def conserved(self) -> tuple[Invariant, ...]:
-        """Everything linear in the blocks that the flow conserves, and the orbit invariant where there is one."""
+        """What the flow conserves: linear and (of factors) quadratic laws, and the orbit where there is one."""
         return conserved_quantities(self)
 
     @functools.cached_property
-    def closed_form(self) -> ClosedForm | None:
+    def closed_form(self) -> ClosedForm | TwoClocks | None:
         """The two-clock solution of tasks with one distinct and one background group, or None."""
-        return closed_form(self) if self.closed_form_reason is None else None
+        if self.closed_form_reason is not None:
+            return None
+        if self.closes:
+            return closed_form(self)
+        return two_clocks(self, closed_form(derive(self.structure, COLLAPSED)))
 
     @property
     def closed_form_reason(self) -> str | None:
         """The sentence that says why there is no closed form, or None when there is one."""
-        return why_no_closed_form(self.structure, self.parameterization)
+        return why_no_closed_form(self.structure)
 
     def latex(self) -> str:
         """The equations as one LaTeX `aligned` environment."""
@@ -187,33 +243,41 @@ class Flow:
         return flow_text(self)
 
     def __repr__(self) -> str:
-        return f"Flow({self.structure}, {self.parameterization!r})"
+        hidden = f", hidden={dict(self.hidden)}" if self.hidden else ""
+        return f"Flow({self.structure}, {self.parameterization!r}{hidden})"
 
 
-def derive(task: Task | Structure, parameterization: str = "CACO") -> Flow:
+def derive(
+    task: Task | Structure, parameterization: str = "CACO", *, hidden: int | Mapping[str, int] | None = None
+) -> Flow:
     """Derives the gradient-flow ODEs of a task.
 
     Args:
         task: a task, or just its structure; the flow depends on nothing else.
         parameterization: which circuits are collapsed and which factorized.
+        hidden: hidden size of the factors of every part (`"qk_standard"`, `"qk_trivial"`, `"ov_standard"`,
+            `"ov_trivial"`) of a factorized circuit: one number or a number by part; by default the smallest that holds
+            every matrix, the smaller side of the part (1, but for `"ov_trivial"` of the vocabulary head).
 
     Returns:
         The symbolic flow, cached for each structure.
 
     Raises:
-        InvalidInput: if `task` is neither, or the parameterization has no derivation.
+        InvalidInput: if `task` is neither, the parameterization is unknown, or a hidden size cannot be used.
     """
     structure = task.structure if isinstance(task, Task) else task
     if not isinstance(structure, Structure):
         raise InvalidInput(f"task={task!r} must be a flowsim.Task (or its structure).")
     if "distinct" not in structure.roles:
         raise InvalidInput(f"task={task!r} has no distinct group, so nothing names the class; add one.")
-    return _derive(structure, circuits.parameterization(parameterization).name)
+    name = circuits.parameterization(parameterization).name
+    reduction = reduce(structure)
+    return _derive(structure, name, circuits.hidden_sizes(name, reduction.qk, reduction.ov, hidden))
 
 
 @functools.cache
-def _derive(structure: Structure, parameterization: str) -> Flow:
-    return Flow(structure, parameterization)
+def _derive(structure: Structure, parameterization: str, hidden: circuits.Hidden) -> Flow:
+    return Flow(structure, parameterization, hidden)
 
 
 def _mean(term: sp.Expr) -> sp.Expr:

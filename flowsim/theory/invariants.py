@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import sympy as sp
 from sympy.polys.matrices import DomainMatrix
 
+from flowsim.theory.closed_form import ClosedForm
 from flowsim.theory.symbols import CLASSES, OTHER_OUTPUTS, RATIO
 
 if TYPE_CHECKING:
@@ -38,16 +39,17 @@ class Invariant:
 
 
 def conserved_quantities(flow: Flow) -> tuple[Invariant, ...]:
-    """All linear conserved quantities of a flow, and the orbit invariant where the flow has a closed form.
+    """Linear conserved quantities of a flow, quadratic ones of its factors, and the orbit where it has a closed form.
 
     Args:
         flow: the symbolic flow.
 
     Returns:
-        A basis of the linear ones, sums of matrix entries where those span it; then the orbit invariant.
+        A basis of the linear ones, sums of matrix entries where those span it; then the quadratic ones; then the orbit
+        invariant.
     """
-    found = list(linear_invariants(flow))
-    if flow.closed_form is not None:
+    found = [*linear_invariants(flow), *quadratic_invariants(flow)]
+    if isinstance(flow.closed_form, ClosedForm):
         found.append(
             Invariant(flow.closed_form.invariant, "the orbit: odds + ln odds - rho margin^2/2, up to a constant")
         )
@@ -57,9 +59,9 @@ def conserved_quantities(flow: Flow) -> tuple[Invariant, ...]:
 def linear_invariants(flow: Flow) -> tuple[Invariant, ...]:
     r"""All combinations $c^\top B$ of the state with $c^\top \dot B = 0$ identically.
 
-    The velocity is linear in the score fluxes and means of the flow, which are linearly independent functions of the
-    state, so the combinations are the left null space of a matrix of constants. Matrix entries and their sums that lie
-    in the null space are chosen as its basis as far as they go.
+    The velocity is linear in the score fluxes and means of the flow, times a factor where a circuit is factorized.
+    These are linearly independent functions of the state, so the combinations are the left null space of a matrix of
+    constants. Matrix entries and their sums that lie in the null space are chosen as its basis as far as they go.
 
     Args:
         flow: the symbolic flow.
@@ -76,6 +78,8 @@ def linear_invariants(flow: Flow) -> tuple[Invariant, ...]:
         return _rank([*basis, vector]) == len(basis) + 1
 
     for expression, meaning in _candidates(flow):
+        if expression.free_symbols & (flow.block_values.keys() - flow.block_velocity.keys()):
+            continue  # blocks of a factorized circuit are not linear in its state
         vector = sp.Matrix([sp.diff(expression, symbol) for symbol in state])
         if _rank([*null, vector]) == len(null) and independent(vector):
             basis.append(vector)
@@ -83,8 +87,50 @@ def linear_invariants(flow: Flow) -> tuple[Invariant, ...]:
     for vector in null:
         if independent(vector):
             basis.append(vector)
-            found.append(Invariant(_combination(vector, state), "a direction of the state that the loss does not see"))
+            expression = _combination(_leading_one(vector), state)
+            found.append(Invariant(expression, "a direction of the state that the loss does not see"))
     return tuple(found)
+
+
+def quadratic_invariants(flow: Flow) -> tuple[Invariant, ...]:
+    r"""All quadratic combinations of the factors of a part that no loss changes, whatever its gradient.
+
+    With the entries of the gradient $G$ on a part as independent symbols, the velocities of the monomials of its
+    factors are combinations of (entry of $G$) x (monomial) with numbers for coefficients; the combinations of
+    monomials that stay constant are the left null space of those numbers.
+
+    Args:
+        flow: the symbolic flow.
+
+    Returns:
+        One invariant for each dimension of the null space, part by part; none for parts that the loss does not drive.
+    """
+    found = []
+    for part, side in flow.factorized_parts:
+        state = side.circuit.state(part)
+        pulls = {block.symbol: sp.Symbol(f"G_{block.symbol}") for row in part.blocks for block in row}
+        velocity = dict(zip(state, side.circuit.velocity(part, pulls, sp.Integer(1)), strict=True))
+        monomials = [a * b for i, a in enumerate(state) for b in state[i:]]
+        unknowns = (*state, *pulls.values())
+        rows = []
+        for monomial in monomials:
+            rate = sp.Add(*(sp.diff(monomial, symbol) * velocity[symbol] for symbol in monomial.free_symbols))
+            rows.append(dict(sp.Poly(rate, *unknowns).terms()))
+        columns = sorted(set().union(*rows))
+        matrix = sp.Matrix([[row.get(column, 0) for column in columns] for row in rows])
+        for vector in _left_null_space(matrix):
+            expression = _combination(_leading_one(vector), monomials)
+            # a law between one matrix and the other is about both products, one within each about their difference
+            mixed = any(len({str(s)[0] for s in m.free_symbols}) > 1 for m in expression.as_coefficients_dict())
+            law = "exchange between its hidden units" if mixed else "an entry of P^T P - Q Q^T"
+            found.append(Invariant(expression, f"factors of {part.letter}, whatever the loss: {law}"))
+    return tuple(found)
+
+
+def _leading_one(vector: sp.Matrix) -> sp.Matrix:
+    """The vector scaled so that its first entry is 1 (or, where that is 0, the first that is not)."""
+    first = next(c for c in vector if c != 0)
+    return vector.applyfunc(lambda c: sp.powdenest(sp.cancel(c / first), force=True))
 
 
 def _combination(vector: sp.Matrix, state: Sequence[sp.Symbol]) -> sp.Expr:
@@ -93,7 +139,17 @@ def _combination(vector: sp.Matrix, state: Sequence[sp.Symbol]) -> sp.Expr:
 
 def _coefficients(flow: Flow) -> sp.Matrix:
     """The velocities (rows) as combinations of independent functions of the state (columns)."""
-    rows = [flow.linear_terms(velocity) for velocity in flow.block_velocity.values()]
+    factors = sorted(flow.block_velocity.keys() - flow.block_values.keys(), key=str)
+    rows = []
+    for velocity in flow.block_velocity.values():
+        row = {}
+        for mover, coefficient in flow.linear_terms(velocity).items():
+            if not factors:
+                row[mover] = coefficient
+                continue
+            for powers, constant in sp.Poly(coefficient, *factors).terms():
+                row[mover * sp.Mul(*(f**n for f, n in zip(factors, powers, strict=True)))] = constant
+        rows.append(row)
     columns = sorted(set().union(*rows), key=str)
     return sp.Matrix([[row.get(function, sp.Integer(0)) for function in columns] for row in rows])
 

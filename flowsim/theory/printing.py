@@ -14,6 +14,7 @@ from flowsim.theory.symbols import TIME
 
 if TYPE_CHECKING:
     from flowsim.theory.flow import Flow
+    from flowsim.theory.symmetry import Part
 
 
 def readable(flow: Flow) -> tuple[sp.Eq, ...]:
@@ -31,13 +32,13 @@ def readable(flow: Flow) -> tuple[sp.Eq, ...]:
     groups = flow.reduction.groups
     attentions = {g.attention for g in groups}
     fluxes = dict(flow.fluxes.values())
-    lines: list[sp.Eq] = []
+    lines: list[sp.Eq] = [_equation(*named) for named in _products(flow)]
     replace: dict[sp.Expr, sp.Expr] = {}
     if len(groups) == 2:
         lines.append(_equation(*flow.definitions[0]))
         replace[groups[1].attention] = 1 - groups[0].attention
         if groups[0].role != "distinct":
-            lines = [_equation(*flow.definitions[1])]
+            lines[-1] = _equation(*flow.definitions[1])
             replace = {groups[0].attention: 1 - groups[1].attention}
     elif len(groups) == 1:
         replace[groups[0].attention] = sp.Integer(1)
@@ -55,9 +56,32 @@ def readable(flow: Flow) -> tuple[sp.Eq, ...]:
         if symbol in attentions or (symbol not in fluxes and symbol in dict(flow.fluxes.values())):
             continue
         lines.append(_equation(symbol, _tidy(definition.xreplace(replace))))
-    for symbol, velocity in flow.velocity.items():
+    pulls = {block: sp.Symbol(f"G_{block}", real=True) for part, _ in flow.factorized_parts for block in _blocks(part)}
+    for block, name in pulls.items():
+        lines.append(_equation(name, _tidy(flow.gradient[block].xreplace(replace))))
+    velocities = dict(flow.velocity)
+    for part, side in flow.factorized_parts:
+        velocities.update(zip(side.circuit.state(part), side.circuit.velocity(part, pulls, side.rate), strict=True))
+    for symbol, velocity in velocities.items():
         lines.append(_equation(sp.Derivative(symbol, TIME, evaluate=False), _tidy(velocity.xreplace(replace))))
     return tuple(lines)
+
+
+def _products(flow: Flow) -> list[tuple[sp.Symbol, sp.Expr]]:
+    """The blocks of factorized circuits as products of factors, and the coordinates as combinations of the blocks."""
+    parts = flow.factorized_parts
+    values = {block: flow.block_values[block] for part, _ in parts for block in _blocks(part)}
+    places = flow.coordinates
+    read = [
+        (symbol, sp.factor_terms(expression))
+        for symbol, expression in zip(places.state, places.in_blocks, strict=True)
+        if symbol not in flow.velocity and expression.free_symbols & values.keys()
+    ]
+    return [*values.items(), *read]
+
+
+def _blocks(part: Part) -> list[sp.Symbol]:
+    return [block.symbol for row in part.blocks for block in row]
 
 
 def flow_text(flow: Flow) -> str:

@@ -65,6 +65,27 @@ class Block(NamedTuple):
     dimension: sp.Expr
 
 
+class Part(NamedTuple):
+    """What a symmetric matrix does on one representation: the small matrix that a factorized circuit factorizes.
+
+    Attributes:
+        name: `"qk_standard"`, `"qk_trivial"`, `"ov_standard"` or `"ov_trivial"`.
+        letter: of its blocks, `s`, `t`, `S` or `T`.
+        dimension: dimension of the representation.
+        blocks: its entries, one tuple for each row.
+    """
+
+    name: str
+    letter: str
+    dimension: sp.Expr
+    blocks: tuple[tuple[Block, ...], ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and columns."""
+        return len(self.blocks), len(self.blocks[0])
+
+
 @dataclasses.dataclass(frozen=True)
 class SymmetricMatrix:
     """A matrix that commutes with the symmetry, as its blocks.
@@ -80,6 +101,18 @@ class SymmetricMatrix:
     rows: tuple[Orbit, ...]
     columns: tuple[Orbit, ...]
     blocks: tuple[Block, ...]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The blocks as one small matrix for each representation; in the order of `blocks`, row by row."""
+        parts = []
+        for irrep in ("standard", "trivial"):
+            here = [block for block in self.blocks if block.irrep == irrep]
+            if here:
+                rows = tuple(tuple(b for b in here if b.row == row) for row in self.rows)
+                letter = here[0].symbol.name.split("_")[0]
+                parts.append(Part(f"{self.circuit}_{irrep}", letter, here[0].dimension, tuple(r for r in rows if r)))
+        return tuple(parts)
 
     def entry(self, row: Orbit, column: Orbit, *, same_class: bool) -> sp.Expr:
         r"""The matrix entry between a member of `row` and a member of `column`.

@@ -1,5 +1,6 @@
 """The closed form: points per second by time and by margin, against the Wright omega of SciPy in plain NumPy."""
 
+import dataclasses
 import time
 
 import jax
@@ -13,6 +14,7 @@ from flowsim.solve.lanes import map_lanes
 from tests.benchmarks import peers
 from tests.benchmarks.test_sweep import RATIOS, best_of, task
 from tests.closed_form_reference import DIGITS, Reference, judge
+from tests.two_clocks_reference import TwoClocks
 
 pytestmark = pytest.mark.benchmark
 
@@ -85,6 +87,44 @@ def test_orbit_alone(benchmark, comparison):
     whole = fs.exact(task(), ratio=RATIOS, margins=MARGINS).log_odds
     error = np.max(np.abs(log_odds - whole) / np.maximum(1, np.abs(whole)))  # `whole` is compared with mpmath above
     table.add("the same in jax.jit, no times", first - own, 1e3 * own, 2.0 / own, float(error))
+
+
+NAMES = ["CACO", "FACO", "CAFO", "FAFO"]
+
+
+def test_four_parameterizations(benchmark, comparison):
+    """As many lanes as the rows above, a quarter of each parameterization, in one call."""
+    table = comparison(TITLE, "method", "compile, s", "ms", "million points/s", "achieved error")
+    ratios = RATIOS[:: RATIOS.size // 2500]
+
+    def ours():
+        return fs.exact(task(), NAMES, ratio=ratios, log_times=LOG_TIMES)
+
+    begin = time.perf_counter()
+    trajectory = ours()
+    first = time.perf_counter() - begin
+    benchmark.pedantic(ours, rounds=5, warmup_rounds=1)
+    own = benchmark.stats.stats.min
+    error = max(by_two_clocks(trajectory.lane(parameterization=i)) for i in range(len(NAMES)))
+    points = len(NAMES) * ratios.size * LOG_TIMES.size / 1e6
+    table.add("flowsim.exact, 4 parameterizations x 2,500 ratios", first - own, 1e3 * own, points / own, error)
+
+
+def by_two_clocks(trajectory) -> float:
+    """Largest error of a handful of points against 40 digits, relative to max(1, value)."""
+    errors = []
+    for lane, point in ((300, 60), (1200, 120), (2400, 190)):
+        ratio, margin = float(trajectory.coords["ratio"][lane]), float(trajectory.margin[lane, point])
+        start = {name: value for name, value in trajectory.settings.items() if value is not None}
+        reference = TwoClocks(trajectory.parameterization, ratio, peers.K, peers.C, peers.D, **start)
+        reference = dataclasses.replace(reference, positions=(peers.M, peers.N))
+        log_time, change, slope, by_margin = reference.at_margin(margin)
+        with mp.workdps(DIGITS):
+            step = (mp.mpf(float(trajectory.log_time[point])) - log_time) * slope
+            change += step * by_margin
+            errors.append(abs(step) / max(1, margin))
+            errors.append(abs(float(trajectory.score_gap_change[lane, point]) - change) / max(1, change))
+    return float(max(errors))
 
 
 def against_mpmath(trajectory) -> float:
