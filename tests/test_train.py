@@ -282,9 +282,9 @@ def test_large_steps_off_the_symmetric_line(reference_task):
     circuits = Circuits(CollapsedCircuit(start.qk), CollapsedCircuit(start.ov))
     whole, circuits = jax.tree.map(lambda array: array[None], (batch, circuits))
     program = step.Program(
-        plan, Source(None, None, "counts", True), optimizer("sgd", None, None, None, None, "coupled")[0], STRICT
+        plan, Source(None, None, "counts", True), optimizer("sgd", None, None, None, "coupled")[0], STRICT
     )
-    fixed = step.Fixed(Examples(whole, whole, None), None, jnp.asarray(1.0), None, circuits)
+    fixed = step.Fixed(Examples(whole, whole, None), None, jnp.asarray(1.0), None, None, circuits)
 
     @jax.jit
     def run(lrs, gaps):

@@ -99,10 +99,12 @@ def hand_written(optimizer, steps, *, decay=(0.0, 0.0), independent=False, lr_at
     population = full.mean_counts(TASK)
     parameters = [0.1 * np.random.default_rng(i).normal(size=shape) for i, shape in enumerate(SHAPES)]
     first, second = ([np.zeros(shape) for shape in SHAPES] for _ in range(2))
+    time = 0.0
     for n in range(steps):
         slopes = full.full_gradient(*parameters, population)
         lr = 0.3 * (1.0 if lr_at is None else lr_at(n))
-        rates = 2.0 * (1.0 if ratio_at is None else ratio_at(n)) * lr, lr
+        rates = 2.0 * (1.0 if ratio_at is None else ratio_at(time)) * lr, lr
+        time += lr
         for i, slope in enumerate(slopes):
             if optimizer == "momentum":
                 first[i] = slope + 0.9 * first[i]
@@ -123,14 +125,14 @@ def _halved(n):
     return 0.5 ** (n / 4)
 
 
-def _growing(n):
-    return n / 8
+def _growing(t):
+    return t / 2.4
 
 
 @pytest.mark.parametrize(
     ("name", "given", "rules"),
     [
-        ("momentum", {"lr_schedule": _halved, "ratio_schedule": _growing}, {"lr_at": _halved, "ratio_at": _growing}),
+        ("momentum", {"lr_schedule": _halved, "schedule": _growing}, {"lr_at": _halved, "ratio_at": _growing}),
         ("adam", {}, {}),
         ("adamw", {"weight_decay_qk": 0.3}, {"decay": (0.3, 1e-4)}),
         (

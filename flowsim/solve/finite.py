@@ -161,18 +161,6 @@ class Lanes:
         return trajectory
 
 
-def collapsed_only(parameterization: str, function: str) -> None:
-    """Refuses what the finite-step solvers do not cover.
-
-    Raises:
-        InvalidInput: if the parameterization is unknown or has a factorized circuit.
-    """
-    if _validate.parameterization(parameterization) != "CACO":
-        raise InvalidInput(
-            f"parameterization={parameterization!r} has a factorized circuit, which {function} cannot step; use 'CACO'."
-        )
-
-
 def _lane_axis(name: str, value, **bounds: float) -> tuple[Array, bool]:
     if not _validate.is_traced(value):
         array, scalar = _validate.lane_values(name, value, **bounds)

@@ -219,28 +219,3 @@ def _split(parameterization: str, shape: Shape, matrix: np.ndarray, imbalance: A
     if not shape.driven and not matrix.any():
         return Factors(jnp.zeros((shape.rows, shape.hidden)), jnp.zeros((shape.hidden, shape.columns)))
     return split_matrix(matrix, shape.hidden, imbalance)
-
-
-def start_blocks(task: Task, flow: Flow, margin0, score_gap0, start: Start | None) -> Float[Array, " blocks"]:
-    """The blocks at step 0 of collapsed circuits.
-
-    Args:
-        task: the task.
-        flow: its collapsed flow.
-        margin0: margin at the start, on the line that the collapsed flow takes from zero matrices.
-        score_gap0: score gap at the start, likewise.
-        start: the blocks themselves, instead.
-
-    Raises:
-        InvalidInput: if both forms are given, a value is not finite, or the two numbers do not determine the start.
-    """
-    return begin(task, flow.parameterization, margin0=margin0, score_gap0=score_gap0, start=start).state
-
-
-def start_settings(margin0, score_gap0, start: Start | None) -> dict[str, Any]:
-    """The start as plain values; None for what was traced and has none."""
-    plain = {
-        name: None if value is None or _validate.is_traced(value) else float(value)
-        for name, value in (("margin0", margin0), ("score_gap0", score_gap0))
-    }
-    return {**plain, "start": None if start is None else start.plain}

@@ -3,11 +3,11 @@ r"""Optimizers: a direction from the gradient, a learning rate for each circuit,
 The direction comes from an optax transformation *without* learning rate (`scale_by_adam`, not `adam`). A step is
 
 $$ W \leftarrow W - \eta_c\, f(n)\, (\text{direction} + \lambda_c W), \qquad \eta_{OV} = \text{lr},\quad
-   \eta_{QK} = \text{ratio} \cdot g(n) \cdot \text{lr}, $$
+   \eta_{QK} = \text{ratio} \cdot g(t) \cdot \text{lr}, $$
 
-with the schedules $f$ (of both rates) and $g$ (of the ratio) at step $n$. That is weight decay coupled to the circuit's
-learning rate. Independent of it, $\lambda_c W$ has the factor $\text{lr}\, f(n)$ in both circuits, so that the decay
-per unit of gradient-flow time does not depend on the ratio.
+with the schedules $f$ (of both rates, at step $n$) and $g$ (of the ratio, at the time of that step). That is weight
+decay coupled to the circuit's learning rate. Independent of it, $\lambda_c W$ has the factor $\text{lr}\, f(n)$ in both
+circuits, so that the decay per unit of gradient-flow time does not depend on the ratio.
 """
 
 import functools
@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Int
 from flowsim import _jax, _validate  # noqa: F401  float64 first
 from flowsim.errors import InvalidInput
 from flowsim.models import Circuits
+from flowsim.schedules import AbstractSchedule
 
 Schedule = Callable[[Any], Any]
 
@@ -42,13 +43,11 @@ class Optimizer(NamedTuple):
     Attributes:
         direction: from the gradient to the direction of descent, without learning rate.
         lr_schedule: factor of both learning rates at a step, or None.
-        ratio_schedule: factor of the ratio at a step, or None.
         independent: whether weight decay does without the ratio.
     """
 
     direction: optax.GradientTransformation
     lr_schedule: Schedule | None
-    ratio_schedule: Schedule | None
     independent: bool
 
     def step(
@@ -57,10 +56,12 @@ class Optimizer(NamedTuple):
         gradient: Circuits,
         state: optax.OptState,
         number: Int[Array, ""],
+        time: Float[Array, ""],
         ratio: Float[Array, ""],
         lr: Float[Array, ""],
         decay: tuple[Any, Any] | None,
-    ) -> tuple[Circuits, optax.OptState]:
+        schedule: AbstractSchedule | None,
+    ) -> tuple[Circuits, optax.OptState, Float[Array, ""]]:
         """One step.
 
         Args:
@@ -68,12 +69,14 @@ class Optimizer(NamedTuple):
             gradient: the derivative of the loss by them.
             state: what the direction remembers.
             number: of the step, from 0.
+            time: gradient-flow time of the step.
             ratio: learning-rate ratio.
             lr: learning rate of the output-value circuit.
             decay: weight decay of both circuits; None for none.
+            schedule: factor of the ratio over time; None for 1.
 
         Returns:
-            The new parameters and what the direction remembers.
+            The new parameters, what the direction remembers, and the time after the step.
         """
         # optax reads NamedTuples as states of its own, plain tuples as parameters
         directions: Any
@@ -81,8 +84,8 @@ class Optimizer(NamedTuple):
         directions, state = self.direction.update(slopes, state, tuple(circuits))  # pyright: ignore[reportArgumentType]
         if self.lr_schedule is not None:
             lr = lr * self.lr_schedule(number)
-        if self.ratio_schedule is not None:
-            ratio = ratio * self.ratio_schedule(number)
+        if schedule is not None:
+            ratio = ratio * schedule(time)
         moved = []
         for i, rate in enumerate((ratio * lr, lr)):
             shrink = None if decay is None else decay[i] * (lr if self.independent else rate)
@@ -94,18 +97,17 @@ class Optimizer(NamedTuple):
                 return parameter - step
 
             moved.append(jax.tree.map(down, circuits[i], directions[i]))
-        return Circuits(*moved), state
+        return Circuits(*moved), state, time + lr
 
 
 def optimizer(
-    given: Any, lr_schedule: Any, ratio_schedule: Any, weight_decay_qk: Any, weight_decay_ov: Any, decay: Any
+    given: Any, lr_schedule: Any, weight_decay_qk: Any, weight_decay_ov: Any, decay: Any
 ) -> tuple[Optimizer, tuple[float, float] | None, dict[str, Any]]:
     """Checks the arguments of `train` about optimization.
 
     Args:
         given: a name or an optax transformation.
         lr_schedule: factor of both learning rates by step number, or None.
-        ratio_schedule: factor of the ratio by step number, or None.
         weight_decay_qk: weight decay of the query-key circuit; None for the optimizer's default.
         weight_decay_ov: the same of the output-value circuit.
         decay: `"coupled"` or `"independent"`.
@@ -125,20 +127,20 @@ def optimizer(
         raise InvalidInput(
             f"optimizer={given!r} must be one of {', '.join(_DIRECTIONS)} or an optax.GradientTransformation."
         )
-    for argument, schedule in (("lr_schedule", lr_schedule), ("ratio_schedule", ratio_schedule)):
-        if schedule is not None and not callable(schedule):
-            raise InvalidInput(f"{argument}={schedule!r} must be a function of the step number, an optax schedule say.")
+    if lr_schedule is not None and not callable(lr_schedule):
+        raise InvalidInput(
+            f"lr_schedule={lr_schedule!r} must be a function of the step number, an optax schedule for instance."
+        )
     decays = _decay("weight_decay_qk", weight_decay_qk, name), _decay("weight_decay_ov", weight_decay_ov, name)
     independent = _validate.one_of("decay", decay, COUPLINGS) == "independent"
     settings = {
         "optimizer": name,
         "lr_schedule": _name(lr_schedule),
-        "ratio_schedule": _name(ratio_schedule),
         "weight_decay_qk": decays[0],
         "weight_decay_ov": decays[1],
         "decay": decay,
     }
-    chosen = Optimizer(direction, lr_schedule, ratio_schedule, independent)
+    chosen = Optimizer(direction, lr_schedule, independent)
     return chosen, decays if any(decays) else None, settings
 
 

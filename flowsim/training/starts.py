@@ -11,15 +11,14 @@ import numpy as np
 from jaxtyping import Array
 
 from flowsim import _jax, _validate  # noqa: F401  float64 first
-from flowsim.codegen import compile
+from flowsim.circuits import Factorized
 from flowsim.errors import InvalidInput
 from flowsim.models import AbstractCircuit, Circuits, CollapsedCircuit, FactorizedCircuit
-from flowsim.solve.initial import start_blocks
+from flowsim.solve.initial import begin
 from flowsim.solve.line_start import line_start
 from flowsim.start import Start
 from flowsim.symmetric import Layout, averages_of_blocks, symmetric_matrices
 from flowsim.task import Task
-from flowsim.theory import derive
 from flowsim.training import symmetric_factors as factors
 
 KINDS = ("gaussian", "uniform")
@@ -204,67 +203,41 @@ def _symmetric(
     embedded: bool,
     score_scale: float,
 ) -> tuple[Circuits, dict[str, Any]]:
-    """The theory's start: on the line of the collapsed flow, or from blocks."""
-    layout, flow = Layout.of(task), derive(task, "CACO")
+    """The theory's start: on the line of the collapsed flow, or from blocks or their factors."""
+    layout = Layout.of(task)
     if start is None:
         numbers = line_start(parameterization, **line)
+        zero = "F" not in parameterization and not _validate.is_traced(*numbers) and not any(numbers)
+        if zero:  # also for embeddings that have no other symmetric start
+            at_zero = Circuits(CollapsedCircuit(jnp.zeros(shapes.qk)), CollapsedCircuit(jnp.zeros(shapes.ov)))
+            return at_zero, {**numbers.plain, "start": None}
+        # the matrix of a circuit whose scores are scaled
+        begun = begin(task, parameterization, **numbers._replace(score_gap0=numbers.score_gap0 / score_scale)._asdict())
         plain = {**numbers.plain, "start": None}
     else:
-        imbalances = {name: value for name, value in line.items() if name.startswith("imbalance")}
-        numbers = line_start(parameterization, margin0=1.0, score_gap0=1.0, **imbalances)
-        plain = {**numbers.plain, "margin0": None, "score_gap0": None, "start": None}
-    margin0, score_gap0 = (line["margin0"], line["score_gap0"]) if start is not None else numbers[:2]
-    blocks = start_blocks(task, flow, margin0 or 0.0, score_gap0 or 0.0, start)
-    if start is not None:
-        plain["start"] = dict(start.blocks)
+        begun = begin(task, parameterization, **line, start=start)
+        plain = begun.settings
     if embedded:
-        if "F" in parameterization or bool(jnp.any(blocks != 0)):
-            raise InvalidInput(
-                "start= must be a flowsim.RandomStart or arrays here, since embeddings that are not orthonormal "
-                "have no symmetric start but zero matrices."
-            )
-        return Circuits(CollapsedCircuit(jnp.zeros(shapes.qk)), CollapsedCircuit(jnp.zeros(shapes.ov))), plain
-    if start is None:  # the blocks of a matrix whose scores are scaled
-        blocks = jnp.where(
-            np.array([block.circuit == "qk" for block in flow.reduction.blocks]), blocks / score_scale, blocks
+        raise InvalidInput(
+            "start= must be a flowsim.RandomStart or arrays here, since embeddings that are not orthonormal have no "
+            "symmetric start but zero matrices."
         )
+    pair = begun.field.circuits
+    blocks = pair.blocks(begun.state)
     matrices = symmetric_matrices(layout, averages_of_blocks(layout, blocks))
-    parts = factors.parts_of_blocks(layout, blocks)
-    directions = parts
-    if start is None and "F" in parameterization:
-        directions = factors.parts_of_blocks(layout, start_blocks(task, flow, 1.0, 1.0, None))
     circuits: list[AbstractCircuit] = []
-    for i, (name, hidden) in enumerate((("qk", shapes.hidden_qk), ("ov", shapes.hidden_ov))):
+    for i, (name, hidden, circuit) in enumerate((("qk", shapes.hidden_qk, pair.qk), ("ov", shapes.hidden_ov, pair.ov))):
         if hidden is None:
             circuits.append(CollapsedCircuit(matrices[i]))
             continue
-        needed = factors.hidden_needed(layout, name)
+        assert isinstance(circuit, Factorized)
+        state = begun.state[: pair.qk.size] if name == "qk" else begun.state[pair.qk.size :]
+        parts = factors.Parts.of(circuit.shapes, circuit.factors(state))
+        needed = factors.hidden_needed(layout, parts)
         if hidden < needed:
             raise InvalidInput(
                 f"hidden_{name}={hidden} cannot hold the symmetric start, which takes {needed} hidden units; give "
                 "more, or another start=."
             )
-        imbalance = numbers.imbalance_qk if name == "qk" else numbers.imbalance_ov
-        if start is None:
-            amount = numbers.score_gap0 / score_scale if name == "qk" else numbers.margin0
-            standard, trivial = (factors.along(part, amount, imbalance) for part in directions[i])
-        else:
-            _refuse_stuck(task, parameterization, name, parts[i], imbalance)
-            standard, trivial = (factors.split(part, imbalance) for part in parts[i])
-        circuits.append(FactorizedCircuit(*factors.factors(layout, name, standard, trivial, hidden)))
+        circuits.append(FactorizedCircuit(*factors.full_factors(layout, name, parts, hidden)))
     return Circuits(*circuits), plain
-
-
-def _refuse_stuck(task: Task, parameterization: str, name: str, parts: factors.Parts, imbalance) -> None:
-    """Refuses blocks at zero that the loss would move, but factors that are both zero cannot."""
-    field = compile(derive(task, "CACO"))
-    anywhere = jnp.asarray(np.random.default_rng(0).normal(size=field.n_blocks))
-    pulls = factors.parts_of_blocks(Layout.of(task), field.gradient(anywhere, 0.0, field.parameters(task, 1.0)))
-    rounding = 1e-12 * float(jnp.max(jnp.abs(jnp.concatenate([part.ravel() for pull in pulls for part in pull]))))
-    for family, part, pull in zip(("standard", "trivial"), parts, pulls[name == "ov"], strict=True):
-        if part.size and not np.any(np.asarray(part)) and imbalance == 0 and np.any(np.abs(pull) > rounding):
-            raise InvalidInput(
-                f"start= leaves {name}_{family} at 0 with imbalance_{name}=0, where it would never move: "
-                f"{parameterization} factorizes it and its factors are both zero; give the block or the imbalance "
-                "another value."
-            )

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.models import AttentionModel, Circuits, Embedding, loss_and_gradient
+from flowsim.schedules import AbstractSchedule
 from flowsim.solve.finite import Record
 from flowsim.solve.stepping import Judge, Progress, Run, Seen, begin, conclude, stretch
 from flowsim.training.examples import Examples, Source, of_seed
@@ -42,6 +43,7 @@ class Fixed(NamedTuple):
         embedding: vectors of tokens and queries; None for orthonormal ones.
         score_scale: factor of the scores.
         decay: weight decay of both circuits; None for none.
+        schedule: factor of the ratio over time; None for 1.
         starts: the parameters at step 0, with a leading axis over the seeds or of length 1.
     """
 
@@ -49,6 +51,7 @@ class Fixed(NamedTuple):
     embedding: Embedding | None
     score_scale: Float[Array, ""]
     decay: tuple[Float[Array, ""], Float[Array, ""]] | None
+    schedule: AbstractSchedule | None
     starts: Circuits
 
 
@@ -75,11 +78,13 @@ class State(NamedTuple):
         circuits: the parameters.
         memory: what the optimizer remembers.
         step: number of steps taken.
+        time: gradient-flow time.
     """
 
     circuits: Circuits
     memory: Any
     step: Int[Array, ""]
+    time: Float[Array, ""]
 
 
 class Carry(NamedTuple):
@@ -101,7 +106,7 @@ def start_run(program: Program, fixed: Fixed, lane: Lane) -> Carry:
     circuits = of_seed(fixed.starts, jnp.asarray(lane.number))
     memory = program.optimizer.direction.init(tuple(circuits))
     dtype = fixed.examples.evaluation.weights.dtype
-    progress = begin(State(circuits, memory, jnp.asarray(0)), program.plan.layout.outputs, dtype)
+    progress = begin(State(circuits, memory, jnp.asarray(0), jnp.zeros(())), program.plan.layout.outputs, dtype)
     gap0 = score_gap(program.plan, _model(fixed, circuits))
     return Carry(progress, gap0, (circuits.qk.imbalance(), circuits.ov.imbalance()))
 
@@ -130,16 +135,18 @@ def go_on(
     def advance(state: State) -> tuple[State, Float[Array, ""]]:
         batch = source.step(examples.training, whole, number, jax.random.fold_in(key, state.step))
         value, gradient = loss_and_gradient(state.circuits, fixed.embedding, fixed.score_scale, batch)
-        circuits, memory = program.optimizer.step(
+        circuits, memory, time = program.optimizer.step(
             state.circuits,
             gradient,
             state.memory,
             state.step,
+            state.time,
             ratio,
             lr,
             fixed.decay,
+            fixed.schedule,
         )
-        return State(circuits, memory, state.step + 1), value
+        return State(circuits, memory, state.step + 1, time), value
 
     def look(state: State) -> tuple[Record, Float[Array, ""]]:
         model = _model(fixed, state.circuits)

@@ -12,6 +12,7 @@ import numpy as np
 from flowsim import _checks, _jax, _validate
 from flowsim.errors import InvalidInput
 from flowsim.models import Embedding
+from flowsim.schedules import schedule_of
 from flowsim.solve.finite import Ended, Lanes
 from flowsim.solve.stepping import LOOSE, STRICT
 from flowsim.start import Start
@@ -59,7 +60,7 @@ def train(
     score_scale: float | str = 1.0,
     optimizer: Any = "sgd",
     lr_schedule: Any = None,
-    ratio_schedule: Any = None,
+    schedule: Any = None,
     weight_decay_qk: float | None = None,
     weight_decay_ov: float | None = None,
     decay: str = "coupled",
@@ -110,7 +111,8 @@ def train(
         optimizer: `"sgd"`, `"momentum"` (0.9), `"adam"`, `"adamw"`, or an optax transformation of gradients into
             directions of descent *without* learning rate, `optax.scale_by_lion()` for instance.
         lr_schedule: factor of both learning rates as a function of the step number (from 0); time counts it.
-        ratio_schedule: factor of the ratio, likewise, for a gradually increasing ratio for instance.
+        schedule: how the ratio changes over time, as in `integrate`, for instance `flowsim.schedules.Growing`; a step
+            has the factor at its beginning.
         weight_decay_qk: weight decay of the query-key circuit, added to the direction; by default 0 (adamw: 1e-4).
         weight_decay_ov: the same of the output-value circuit.
         decay: `"coupled"`: weights shrink by the circuit's own learning rate times the decay at each step;
@@ -176,9 +178,8 @@ def train(
         score_scale=scale,
         dtype=precision,
     )
-    chosen, decays, optimizer_settings = optimizer_of(
-        optimizer, lr_schedule, ratio_schedule, weight_decay_qk, weight_decay_ov, decay
-    )
+    chosen, decays, optimizer_settings = optimizer_of(optimizer, lr_schedule, weight_decay_qk, weight_decay_ov, decay)
+    ratio_schedule = schedule_of(schedule)
     judge = STRICT if not source.noisy and decays is None else LOOSE
     program = Program(Plan.of(task), source, chosen, judge)
     fixed = Fixed(
@@ -186,6 +187,7 @@ def train(
         vectors,
         jnp.asarray(scale, precision),
         None if decays is None else (jnp.asarray(decays[0]), jnp.asarray(decays[1])),
+        ratio_schedule,
         circuits,
     )
     settings = {
@@ -196,6 +198,7 @@ def train(
         **vector_settings,
         "score_scale": scale,
         **optimizer_settings,
+        "schedule": None if ratio_schedule is None else ratio_schedule.plain,
         "dtype": precision.name,
     }
     lanes = lanes.with_seeds(seed_values if seeds_given else None, clock(lr_schedule, lanes.steps))
