@@ -33,7 +33,7 @@ _LABELS = {
 
 def versions() -> dict[str, str]:
     """Versions of flowsim, Python and the packages that decide the numbers."""
-    packages = ("jax", "jaxlib", "diffrax", "equinox", "numpy", "sympy")
+    packages = ("jax", "jaxlib", "diffrax", "equinox", "optax", "numpy", "sympy")
     return {
         "flowsim": flowsim.__version__,
         "python": platform.python_version(),

@@ -631,13 +631,54 @@ def test_interrupt_leaves_nothing_half_written(tmp_path):
 
 
 @pytest.mark.slow
-def test_interrupt_is_answered_at_once_inside_compiled_code(tmp_path):
+def test_interrupted_training_keeps_what_is_done(tmp_path):
     # far more steps than can be done: without the interrupt this runs for days
     with start("train", "--steps", "1e12", "--out", "x.nc", cwd=tmp_path) as process:
-        time.sleep(15)
+        time.sleep(25)
         assert process.poll() is None
-        interrupted(process)
-    assert os.listdir(tmp_path) == []
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "method training" in out
+    assert err == (
+        "flowsim: interrupted before the last step; what was recorded until then is there.\n"
+        "flowsim: interrupted; nothing half-written was left behind.\n"
+    )
+    kept = flowsim.Trajectory.load(tmp_path / "x.nc")
+    assert np.isfinite(kept.margin).all()
+    assert 10 < kept.n_time < 200
+
+
+def test_train_with_everything_and_again_from_its_checkpoint(run):
+    arguments = (
+        *("train", "--parameterization", "FAFO", "--classes", "2", "--distinct", "1", "--common", "2"),
+        *("--context", "2,3", "--ratio", "2", "--lr", "0.01", "--steps", "30", "--points", "5", "--seeds", "2"),
+        *("--init", "uniform,0.2", "--population", "sampled-identities", "--examples", "8", "--batch", "4"),
+        *("--test", "6", "--optimizer", "adam", "--weight-decay-ov", "0.1", "--score-scale", "1/sqrt(d)"),
+        *("--hidden-qk", "3", "--embedding", "5", "--json", "--checkpoint", "c.npz"),
+    )
+    code, out, err = run(*arguments)
+    assert (code, err) == (0, "")
+    first = json.loads(out)
+    assert first["axes"] == ["ratio", "seed"]
+    assert first["settings"]["start"] == {"scale": 0.2, "kind": "uniform"}
+    assert np.shape(first["margin"]) == (1, 2, 5)
+    refused(run(*arguments), "checkpoint='c.npz' exists", "resume=True")
+    assert json.loads(run(*arguments, "--resume")[1]) == first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--init", "normal,1"], ["--init normal,1", "gaussian"]),
+        (["--init", "gaussian"], ["--init scale"]),
+        (["--resume"], ["--resume", "--checkpoint"]),
+        (["--batch", "0"], ["--batch 0"]),
+        (["--init", "gaussian,1", "--margin0", "1"], ["RandomStart", "margin0=1"]),
+    ],
+)
+def test_train_refuses(run, arguments, words):
+    refused(run("train", "--steps", "2", *arguments), *words)
 
 
 def test_closed_pipe_gives_no_traceback_and_the_file_is_written(tmp_path):

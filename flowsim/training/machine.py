@@ -15,7 +15,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from flowsim import _jax  # noqa: F401  float64 first
+from flowsim.errors import InvalidInput
 from flowsim.solve.lanes import compile_lanes
+from flowsim.symmetric import Layout
+from flowsim.task import Task
 from flowsim.training.step import Carry, Fixed, Lane, Program, chunk_go_on, chunk_start
 
 GIB = 2**30
@@ -127,6 +130,23 @@ def memory(program: Program, fixed: Fixed, lanes: Lane, points: int) -> int:
     activations = 6 * itemsize * rows * width
     record = 8 * (12 + 3 * len(program.plan.structure.roles))
     return 4 * _bytes(carry) + own + activations + points * record
+
+
+def refuse_too_large(task: Task, devices: Sequence[Device]) -> None:
+    """Refuses, before anything is allocated, a task of which not even one run fits the memory.
+
+    Raises:
+        InvalidInput: with the size and what to do.
+    """
+    layout, limit = Layout.of(task), memory_limit(devices)
+    rows = len(task.compositions) * task.classes
+    needed = 8 * (5 * layout.tokens * (layout.queries + layout.outputs) + 6 * rows * (layout.tokens + layout.outputs))
+    if needed > limit:
+        raise InvalidInput(
+            f"classes={task.classes} makes {layout.tokens} tokens, and one run of training would take about "
+            f"{needed / GIB:.3g} GiB of the {limit / GIB:.3g} that there are; use fewer classes or types, or "
+            "flowsim.descend, which trains the symmetric blocks."
+        )
 
 
 def memory_limit(devices: Sequence[Device]) -> int:

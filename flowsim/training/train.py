@@ -21,6 +21,7 @@ from flowsim.task import Task
 from flowsim.training import checkpoint as checkpoints
 from flowsim.training.examples import examples_of
 from flowsim.training.loop import Journal, run_lanes
+from flowsim.training.machine import refuse_too_large
 from flowsim.training.observe import Plan
 from flowsim.training.optimizer import clock
 from flowsim.training.optimizer import optimizer as optimizer_of
@@ -144,6 +145,8 @@ def train(
     path = checkpoints.checked_path(checkpoint, _checks.boolean("resume", resume))
     seed_values, seeds_given = _seeds(seeds)
     lanes = Lanes.of(ratio, lr, steps, points)
+    where = jax.local_devices() if devices is None else tuple(devices)
+    refuse_too_large(task, where)
     source, sequences, data_settings = examples_of(
         task,
         seed_values,
@@ -225,7 +228,7 @@ def train(
         fixed,
         _lanes(lanes, seed_values),
         lanes.steps,
-        devices=jax.local_devices() if devices is None else tuple(devices),
+        devices=where,
         journal=journal,
         progress=progress,
     )
