@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from flowsim import plot, schedules
     from flowsim.balancedness import balanced_factors, preconditioner
+    from flowsim.budget import ErrorBudget, error_budget
     from flowsim.codegen import compile
     from flowsim.errors import FileProblem, InvalidInput, NoClosedForm
     from flowsim.laws import phase_diagram, verify
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _HOME = {
     "BinomialContext": "flowsim.task",
     "Equilibrium": "flowsim.solve.equilibrium",
+    "ErrorBudget": "flowsim.budget",
     "FileProblem": "flowsim.errors",
     "FixedContext": "flowsim.task",
     "Group": "flowsim.task",
@@ -50,6 +52,7 @@ _HOME = {
     "derive": "flowsim.theory",
     "descend": "flowsim.solve.descent",
     "equilibrium": "flowsim.solve.equilibrium",
+    "error_budget": "flowsim.budget",
     "exact": "flowsim.solve.exact",
     "fixed_attention": "flowsim.solve.frozen",
     "frozen_gate": "flowsim.solve.frozen",
@@ -68,6 +71,7 @@ _HOME = {
 __all__ = [
     "BinomialContext",
     "Equilibrium",
+    "ErrorBudget",
     "FileProblem",
     "FixedContext",
     "Group",
@@ -84,6 +88,7 @@ __all__ = [
     "derive",
     "descend",
     "equilibrium",
+    "error_budget",
     "exact",
     "fixed_attention",
     "frozen_gate",
