@@ -332,3 +332,12 @@ def test_margins_as_large_as_attention_is_small(ratio):
         found = float(reference.log_time(float(margin)))
         by_margin = float(reference.time(float(margin)) / reference.rate(float(margin)))
         assert abs(found - log_time) * by_margin <= 1e-11 * margin
+
+
+def test_inversion_does_not_go_to_and_fro():
+    # attention is far from the distinct token: the time is gentle, then bends where Newton's method jumps over it
+    task = fs.Task(classes=2, distinct=1, common=10, context=fs.FixedContext(distinct=0.5, common=1e9))
+    found = fs.exact(task, "CAFO", ratio=[1e-12, 1e-3], log_times=[1e6], margin0=1.0, score_gap0=-3.0)
+    back = fs.time_to(task, "CAFO", ratio=1e-12, margin=float(found.margin[0, 0]), margin0=1.0, score_gap0=-3.0)
+    np.testing.assert_allclose(back, 1e6, rtol=1e-11)
+    np.testing.assert_allclose(found.log_error, -1e6, rtol=1e-4)  # the lead is the log of the time, to leading order

@@ -111,13 +111,13 @@ def advance_at_lead(orbit: Orbit, lead: Points) -> Points:
     high = jnp.where(jnp.isfinite(high), high, highest)
 
     def refine(carry):
-        count, v, low, high, _ = carry
+        count, v, low, high, last = carry
         margin = jnp.exp(v)
         state = orbit.state(margin - orbit.margin0)
         error = log_size - v - state.log_attention
         low, high = jnp.where(error >= 0, v, low), jnp.where(error <= 0, v, high)
         new = v + error / (1 + margin * state.rest * orbit.log_odds_slope(margin - orbit.margin0, state))
-        new = jnp.where((new >= low) & (new <= high), new, (low + high) / 2)
+        new = _safe(new, v, low, high, last, (low + high) / 2)
         return count + 1, new, low, high, jnp.abs(new - v)
 
     def go_on(carry):
@@ -176,14 +176,14 @@ def _solve_gap(orbit: Orbit, place: tm.Place, log_time: Points, gap) -> Points:
     right = place.read(tm.TOTAL)
 
     def refine(carry):
-        count, x, low, high, _ = carry
+        count, x, low, high, last = carry
         end = tm.end_of_integral(orbit, x, left)
         value = jnp.logaddexp(log_left, end.log_integral)
         error = log_time - value
         low, high = jnp.where(error >= 0, x, low), jnp.where(error <= 0, x, high)
         new = x + error * jnp.exp(value - end.log_rate)
         middle = jnp.where(jnp.isinf(high), 2 * low + 1, (low + high) / 2)
-        new = jnp.where((new >= low) & (new <= high), new, middle)
+        new = _safe(new, x, low, high, last, middle)
         return count + 1, new, low, high, jnp.abs(new - x)
 
     def go_on(carry):
@@ -193,6 +193,16 @@ def _solve_gap(orbit: Orbit, place: tm.Place, log_time: Points, gap) -> Points:
     guess = left + jnp.minimum((log_time - log_left) / jnp.where(slope > 0, slope, 1.0), (right - left) / 2)
     start = (0, guess, left, right, jnp.full_like(left, jnp.inf))
     return jax.lax.while_loop(go_on, refine, start)[1]
+
+
+def _safe(new: Points, old: Points, low: Points, high: Points, last: Points, middle: Points) -> Points:
+    """Newton's step from `old` to `new`, or the middle of the bracket where that may not converge.
+
+    Newton's method may also go to and fro inside the bracket for ever (where attention jumps, from a place with a
+    gentle slope to one with a steep slope and back), so a step must be at most half as long as the last one.
+    """
+    shorter = jnp.isinf(high) | (2 * jnp.abs(new - old) <= last)
+    return jnp.where((new >= low) & (new <= high) & shorter, new, middle)
 
 
 def _orbit_tangent(orbit: Orbit, tangent: Orbit, advance: Points, log_time: Points) -> Points:
