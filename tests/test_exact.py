@@ -341,3 +341,15 @@ def test_inversion_does_not_go_to_and_fro():
     back = fs.time_to(task, "CAFO", ratio=1e-12, margin=float(found.margin[0, 0]), margin0=1.0, score_gap0=-3.0)
     np.testing.assert_allclose(back, 1e6, rtol=1e-11)
     np.testing.assert_allclose(found.log_error, -1e6, rtol=1e-4)  # the lead is the log of the time, to leading order
+
+
+def test_inversion_in_a_panel_that_bends():
+    # attention jumps within the panel that holds the time; the time of that margin, by quadrature, is the time again
+    far = fs.Task(classes=12, distinct=17, common=1, context=fs.FixedContext(distinct=0.00147, common=51023.7))
+    large = fs.Task(classes=356594, distinct=27, common=3, context=fs.FixedContext(distinct=0.000745, common=0.00778))
+    for task, ratio, log_time, start in (
+        (far, 1e-3, 102.83, {"margin0": 2.2e-6, "score_gap0": -77.344}),
+        (large, 1.0, 13.2958, {"margin0": 38.254, "score_gap0": -0.03948}),
+    ):
+        margin = float(fs.exact(task, ratio=ratio, log_times=log_time, **start).margin[0])
+        np.testing.assert_allclose(fs.time_to(task, ratio=ratio, margin=margin, **start), log_time, rtol=1e-9)
