@@ -205,7 +205,9 @@ def _solve_gap(orbit: Orbit, place: tm.Place, log_time: Points, gap) -> Points:
     guess = left + jnp.minimum((log_time - log_left) / jnp.where(slope > 0, slope, 1.0), (right - left) / 2)
     far = jnp.full_like(left, jnp.inf)
     start = (0, guess, left, right, far, far)
-    return jax.lax.while_loop(go_on, refine, start)[1]
+    _, x, *_, wanted = jax.lax.while_loop(go_on, refine, start)
+    # Where the orbit is not finite the bracket closes on no root: infinity, which the status tells.
+    return jnp.where(wanted <= _BRACKET_ENOUGH * x, x, jnp.inf)
 
 
 def _safe(new: Points, wanted: Points, enough, low: Points, high: Points, last: Points, middle: Points) -> Points:
