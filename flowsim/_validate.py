@@ -1,5 +1,7 @@
 """Checks of the arguments that every solver shares: each failure is one sentence with argument, value and fix."""
 
+from collections.abc import Iterator
+
 import jax
 import numpy as np
 from jax.core import Tracer
@@ -30,7 +32,9 @@ PARAMETERIZATIONS = ("CACO", "FACO", "CAFO", "FAFO")
 
 def is_traced(*values) -> bool:
     """Whether any of the values is being traced by JAX, so that its numbers cannot be looked at."""
-    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
+    # An iterator is no input, and JAX warns where it looks for leaves in one.
+    leaves = jax.tree.leaves(values, is_leaf=lambda value: isinstance(value, Iterator))
+    return any(isinstance(leaf, Tracer) for leaf in leaves)
 
 
 def lane_values(

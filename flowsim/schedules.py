@@ -127,7 +127,8 @@ def schedule_of(value: Any) -> AbstractSchedule | None:
         return value
     if not callable(value):
         raise InvalidInput(
-            f"schedule={value!r} must be a flowsim.schedules object or a function from time to a factor of the ratio."
+            f"schedule={_validate.show(value)} must be a flowsim.schedules object or a function from time to a factor "
+            "of the ratio."
         )
     return Given(value)
 

@@ -105,12 +105,12 @@ class Start:
 
 def _factors(given: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Rows, Rows]]:
     if not isinstance(given, Mapping):
-        raise InvalidInput(f"Start factors={given!r} must map names of parts to pairs (P, Q).")
+        raise InvalidInput(f"Start factors={_validate.show(given)} must map names of parts to pairs (P, Q).")
     factors = {}
     for name, pair in given.items():
         _validate.one_of("Start factors", name, PARTS)
         if not isinstance(pair, Sequence | tuple) or len(pair) != 2:
-            raise InvalidInput(f"Start factors[{name!r}]={pair!r} must be a pair (P, Q).")
+            raise InvalidInput(f"Start factors[{name!r}]={_validate.show(pair)} must be a pair (P, Q).")
         p, q = (_validate.numeric_array(f"Start factors[{name!r}]", matrix) for matrix in pair)
         if p.ndim != 2 or q.ndim != 2 or p.shape[1] != q.shape[0] or 0 in (*p.shape, *q.shape):
             raise InvalidInput(

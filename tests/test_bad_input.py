@@ -274,3 +274,18 @@ def test_task_files(tmp_path, text):
 
 def test_verify_refuses_what_is_no_trajectory():
     one_sentence(lambda: fs.verify([1.0, 2.0]), "trajectory")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("argument", ["ratio", "times", "margin0"])
+def test_iterators(argument):
+    one_sentence(lambda: SOLVERS["exact"](**{argument: iter([1.0])}), f"{argument}=<list_iterator")
+
+
+@pytest.mark.parametrize("value", [np.zeros((2, 2)), "x" * 500, [1.0, [2]]], ids=["array", "long", "ragged"])
+def test_what_is_no_task_or_parameterization(value):
+    for call in (fs.exact, fs.integrate):
+        one_sentence(lambda call=call: call(value, ratio=1.0, times=1.0), "task=")
+    one_sentence(lambda: fs.derive(value), "task=")
+    with pytest.raises(fs.InvalidInput, match="parameterization=") as caught:
+        fs.derive(TASK, value)
+    assert len(str(caught.value)) < 150

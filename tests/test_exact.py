@@ -332,3 +332,24 @@ def test_margins_as_large_as_attention_is_small(ratio):
         found = float(reference.log_time(float(margin)))
         by_margin = float(reference.time(float(margin)) / reference.rate(float(margin)))
         assert abs(found - log_time) * by_margin <= 1e-11 * margin
+
+
+def test_inversion_does_not_go_to_and_fro():
+    # attention is far from the distinct token: the time is gentle, then bends where Newton's method jumps over it
+    task = fs.Task(classes=2, distinct=1, common=10, context=fs.FixedContext(distinct=0.5, common=1e9))
+    found = fs.exact(task, "CAFO", ratio=[1e-12, 1e-3], log_times=[1e6], margin0=1.0, score_gap0=-3.0)
+    back = fs.time_to(task, "CAFO", ratio=1e-12, margin=float(found.margin[0, 0]), margin0=1.0, score_gap0=-3.0)
+    np.testing.assert_allclose(back, 1e6, rtol=1e-11)
+    np.testing.assert_allclose(found.log_error, -1e6, rtol=1e-4)  # the lead is the log of the time, to leading order
+
+
+def test_inversion_in_a_panel_that_bends():
+    # attention jumps within the panel that holds the time; the time of that margin, by quadrature, is the time again
+    far = fs.Task(classes=12, distinct=17, common=1, context=fs.FixedContext(distinct=0.00147, common=51023.7))
+    large = fs.Task(classes=356594, distinct=27, common=3, context=fs.FixedContext(distinct=0.000745, common=0.00778))
+    for task, ratio, log_time, start in (
+        (far, 1e-3, 102.83, {"margin0": 2.2e-6, "score_gap0": -77.344}),
+        (large, 1.0, 13.2958, {"margin0": 38.254, "score_gap0": -0.03948}),
+    ):
+        margin = float(fs.exact(task, ratio=ratio, log_times=log_time, **start).margin[0])
+        np.testing.assert_allclose(fs.time_to(task, ratio=ratio, margin=margin, **start), log_time, rtol=1e-9)

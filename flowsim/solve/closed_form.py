@@ -7,7 +7,7 @@ group, one composition with positions of both. Any parameterization will do.
 import dataclasses
 import math
 
-from flowsim._checks import one_of
+from flowsim._checks import one_of, show
 from flowsim.errors import InvalidInput, NoClosedForm
 from flowsim.task import Composition, Group, Task
 
@@ -64,7 +64,7 @@ def closed_form_parameters(task: Task, parameterization: str = "CACO") -> Closed
         InvalidInput: if `task` is no task or the parameterization is unknown.
     """
     if not isinstance(task, Task):
-        raise InvalidInput(f"task={task!r} must be a flowsim.Task.")
+        raise InvalidInput(f"task={show(task)} must be a flowsim.Task.")
     one_of("parameterization", parameterization, _PARAMETERIZATIONS)
     if task.other_outputs:
         _refuse(f"the head is over the vocabulary (other_outputs={task.other_outputs})", "needs other_outputs=0")

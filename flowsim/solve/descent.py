@@ -90,7 +90,7 @@ def descend(
     _jax.require_x64()
     _validate.parameterization(parameterization)
     if not isinstance(task, Task):
-        raise InvalidInput(f"task={task!r} must be a flowsim.Task.")
+        raise InvalidInput(f"task={_validate.show(task)} must be a flowsim.Task.")
     lanes = Lanes.of(ratio, lr, steps, points)
     begun = begin(
         task,

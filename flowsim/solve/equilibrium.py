@@ -85,7 +85,7 @@ def equilibrium(
     """
     _jax.require_x64()
     if not isinstance(task, Task):
-        raise InvalidInput(f"task={task!r} must be a flowsim.Task.")
+        raise InvalidInput(f"task={_validate.show(task)} must be a flowsim.Task.")
     ratio = _validate.real("ratio", ratio, above=0.0)
     decay = (
         _validate.real("weight_decay_qk", weight_decay_qk, above=0.0),

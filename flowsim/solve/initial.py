@@ -144,7 +144,7 @@ def _parts(circuit: AbstractCircuit, blocks: Any) -> list[Any]:
 def _from_start(task, parameterization, margin0, score_gap0, imbalance_ov, imbalance_qk, start) -> Beginning:
     """The state from blocks or factors."""
     if not isinstance(start, Start):
-        raise InvalidInput(f"start={start!r} must be a flowsim.Start.")
+        raise InvalidInput(f"start={_validate.show(start)} must be a flowsim.Start.")
     for name, value in (("margin0", margin0), ("score_gap0", score_gap0)):
         if value is not None and (_validate.is_traced(value) or _validate.real(name, value) != 0):
             raise InvalidInput(f"start= was given together with {name}={value}; give one of them only.")

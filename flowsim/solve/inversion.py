@@ -17,10 +17,8 @@ from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.solve import time_map as tm
 from flowsim.solve.orbit import Orbit
 
-_NEWTON_STEPS, _NEWTON_ENOUGH = 8, 1e-7
+_NEWTON_STEPS, _NEWTON_ENOUGH = 60, 1e-7
 _BRACKET_STEPS, _BRACKET_ENOUGH = 100, 1e-9
-# Beyond this log ratio of the integrand at the two ends a panel holds no time that float64 could tell apart.
-_FLAT = 20.0
 
 Points = Float[Array, "lanes times"]
 
@@ -111,20 +109,22 @@ def advance_at_lead(orbit: Orbit, lead: Points) -> Points:
     high = jnp.where(jnp.isfinite(high), high, highest)
 
     def refine(carry):
-        count, v, low, high, _ = carry
+        count, v, low, high, last, _ = carry
         margin = jnp.exp(v)
         state = orbit.state(margin - orbit.margin0)
         error = log_size - v - state.log_attention
         low, high = jnp.where(error >= 0, v, low), jnp.where(error <= 0, v, high)
         new = v + error / (1 + margin * state.rest * orbit.log_odds_slope(margin - orbit.margin0, state))
-        new = jnp.where((new >= low) & (new <= high), new, (low + high) / 2)
-        return count + 1, new, low, high, jnp.abs(new - v)
+        wanted = jnp.abs(new - v)
+        new = _safe(new, wanted, _BRACKET_ENOUGH, low, high, last, (low + high) / 2)
+        return count + 1, new, low, high, jnp.abs(new - v), wanted
 
     def go_on(carry):
         count, *_, step = carry
         return (count < _BRACKET_STEPS) & jnp.any((step > _BRACKET_ENOUGH) & (size > 0))
 
-    _, v, *_ = jax.lax.while_loop(go_on, refine, (0, high, log_size, high, jnp.full_like(high, jnp.inf)))
+    far = jnp.full_like(high, jnp.inf)
+    _, v, *_ = jax.lax.while_loop(go_on, refine, (0, high, log_size, high, far, far))
     return jnp.sign(lead) * jnp.exp(v) - orbit.margin0
 
 
@@ -149,25 +149,36 @@ def _solve_panel(place: tm.Place, target: Points) -> Points:
     r"""$\xi$ with $\xi A(\xi)$ equal to the target."""
     total, bend = place.read(tm.TOTAL), place.read(tm.BEND)
     coefficients = place.coefficients()
-    regular = jnp.abs(bend) < _FLAT
-    bend = jnp.where(regular, bend, 0.0)
-    start = jnp.where(jnp.abs(bend) > 0.01, jnp.log1p(target / total * jnp.expm1(bend)) / bend, target / total)
-    regular = regular & (place.read(tm.WIDTH) > 0)
+    share = target / total
+    # exact for an exponential; where e^bend overflows, the end or the start of the panel is as good a guess
+    exponential = jnp.log1p(share * jnp.expm1(bend)) / bend
+    start = jnp.where(jnp.abs(bend) > 0.01, exponential, share)
+    start = jnp.where(jnp.isfinite(start), start, jnp.where(bend > 0, 1.0, 0.0))
+    solved = place.read(tm.WIDTH) > 0
     from_start = place.read(tm.LEFT) == 0
 
     def refine(carry):
-        count, xi, _ = carry
+        count, xi, low, high, last, _ = carry
         mean, mean_slope = tm.mean_and_slope(coefficients, xi)
-        step = (target - xi * mean) / (mean + xi * mean_slope)
-        new = jnp.clip(xi + step * (1 - step * bend / 2), 0.0, 1.0)  # second order, as for an exponential
-        return count + 1, new, jnp.abs(step)
+        missing = target - xi * mean
+        low, high = jnp.where(missing >= 0, xi, low), jnp.where(missing <= 0, xi, high)
+        step = missing / (mean + xi * mean_slope)
+        step = step * jnp.where(jnp.abs(step * bend) < 1, 1 - step * bend / 2, 1.0)  # second order, for an exponential
+        new, wanted = xi + step, jnp.abs(step)
+        new = _safe(new, wanted, enough_at(xi), low, high, last, (low + high) / 2)
+        return count + 1, new, low, high, jnp.abs(new - xi), wanted
+
+    def enough_at(xi):  # in the first panel small times keep all digits
+        return _NEWTON_ENOUGH * jnp.where(from_start, xi, 1.0)
 
     def go_on(carry):
-        count, xi, step = carry
-        enough = _NEWTON_ENOUGH * jnp.where(from_start, xi, 1.0)  # in the first panel small times keep all digits
-        return (count < _NEWTON_STEPS) & jnp.any((step > enough) & regular)
+        count, xi, *_, wanted = carry
+        return (count < _NEWTON_STEPS) & jnp.any((wanted > enough_at(xi)) & solved)
 
-    return jax.lax.while_loop(go_on, refine, (0, jnp.clip(start, 0.0, 1.0), jnp.full_like(start, jnp.inf)))[1]
+    zero, far = jnp.zeros_like(start), jnp.full_like(start, jnp.inf)
+    begin = (0, jnp.clip(start, 0.0, 1.0), zero, jnp.ones_like(start), far, far)
+    # A target beyond the last digit of the panel leaves Newton's method at an end.
+    return jnp.clip(jax.lax.while_loop(go_on, refine, begin)[1], 0.0, 1.0)
 
 
 def _solve_gap(orbit: Orbit, place: tm.Place, log_time: Points, gap) -> Points:
@@ -176,23 +187,37 @@ def _solve_gap(orbit: Orbit, place: tm.Place, log_time: Points, gap) -> Points:
     right = place.read(tm.TOTAL)
 
     def refine(carry):
-        count, x, low, high, _ = carry
+        count, x, low, high, last, _ = carry
         end = tm.end_of_integral(orbit, x, left)
         value = jnp.logaddexp(log_left, end.log_integral)
         error = log_time - value
         low, high = jnp.where(error >= 0, x, low), jnp.where(error <= 0, x, high)
         new = x + error * jnp.exp(value - end.log_rate)
         middle = jnp.where(jnp.isinf(high), 2 * low + 1, (low + high) / 2)
-        new = jnp.where((new >= low) & (new <= high), new, middle)
-        return count + 1, new, low, high, jnp.abs(new - x)
+        wanted = jnp.abs(new - x)
+        new = _safe(new, wanted, _BRACKET_ENOUGH * x, low, high, last, middle)
+        return count + 1, new, low, high, jnp.abs(new - x), wanted
 
     def go_on(carry):
-        count, x, *_, step = carry
-        return (count < _BRACKET_STEPS) & jnp.any(gap & (step > _BRACKET_ENOUGH * x))
+        count, x, *_, wanted = carry
+        return (count < _BRACKET_STEPS) & jnp.any(gap & (wanted > _BRACKET_ENOUGH * x))
 
     guess = left + jnp.minimum((log_time - log_left) / jnp.where(slope > 0, slope, 1.0), (right - left) / 2)
-    start = (0, guess, left, right, jnp.full_like(left, jnp.inf))
-    return jax.lax.while_loop(go_on, refine, start)[1]
+    far = jnp.full_like(left, jnp.inf)
+    start = (0, guess, left, right, far, far)
+    _, x, *_, wanted = jax.lax.while_loop(go_on, refine, start)
+    # Where the orbit is not finite the bracket closes on no root: infinity, which the status tells.
+    return jnp.where(wanted <= _BRACKET_ENOUGH * x, x, jnp.inf)
+
+
+def _safe(new: Points, wanted: Points, enough, low: Points, high: Points, last: Points, middle: Points) -> Points:
+    """Newton's proposal `new`, or the middle of the bracket where Newton's method may not converge.
+
+    It may also go to and fro inside the bracket for ever (where attention jumps, from a place with a gentle slope to
+    one with a steep slope and back), so a step `wanted` must be at most half as long as the last one, or `enough`.
+    """
+    shorter = jnp.isinf(high) | (2 * wanted <= last) | (wanted <= enough)
+    return jnp.where((new >= low) & (new <= high) & shorter, new, middle)
 
 
 def _orbit_tangent(orbit: Orbit, tangent: Orbit, advance: Points, log_time: Points) -> Points:

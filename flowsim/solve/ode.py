@@ -97,7 +97,7 @@ def integrate(
     """
     _jax.require_x64()
     if not isinstance(task, Task):
-        raise InvalidInput(f"task={task!r} must be a flowsim.Task.")
+        raise InvalidInput(f"task={_validate.show(task)} must be a flowsim.Task.")
     _validate.parameterization(parameterization)
     ratios, scalar = _ratios(ratio)
     grid = _log_times(times, log_times)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import sympy as sp
 
-from flowsim._checks import whole
+from flowsim._checks import one_of, show, whole
 from flowsim.errors import InvalidInput
 from flowsim.theory.symbols import RATIO
 from flowsim.theory.symmetry import Part, SymmetricMatrix
@@ -217,8 +217,7 @@ def parameterization(name: str, hidden: Hidden = ()) -> Parameterization:
         InvalidInput: if the name is unknown.
     """
     known = [f"{qk}A{ov}O" for qk in KINDS for ov in KINDS]
-    if name not in known:
-        raise InvalidInput(f"parameterization={name!r} is unknown; use one of {', '.join(known)}.")
+    one_of("parameterization", name, known)
     return Parameterization(name, KINDS[name[0]].symbolic(hidden), KINDS[name[2]].symbolic(hidden))
 
 
@@ -250,6 +249,6 @@ def hidden_sizes(name: str, qk: SymmetricMatrix, ov: SymmetricMatrix, hidden: An
     for part, size in given.items():
         if part not in parts:
             known = ", ".join(parts) or "none, as both circuits are collapsed"
-            raise InvalidInput(f"hidden={hidden!r} names {part!r}; the factorized parts of {name} are {known}.")
+            raise InvalidInput(f"hidden={show(hidden)} names {show(part)}; the factorized parts of {name} are {known}.")
         sizes[part] = whole(f"hidden size of {part}", size, minimum=1)
     return tuple(sorted((part, size) for part, size in sizes.items() if size != parts[part]))

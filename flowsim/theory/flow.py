@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import sympy as sp
 
+from flowsim._checks import show
 from flowsim.errors import InvalidInput
 from flowsim.task import Structure, Task
 from flowsim.theory import circuits
@@ -267,9 +268,9 @@ def derive(
     """
     structure = task.structure if isinstance(task, Task) else task
     if not isinstance(structure, Structure):
-        raise InvalidInput(f"task={task!r} must be a flowsim.Task (or its structure).")
+        raise InvalidInput(f"task={show(task)} must be a flowsim.Task (or its structure).")
     if "distinct" not in structure.roles:
-        raise InvalidInput(f"task={task!r} has no distinct group, so nothing names the class; add one.")
+        raise InvalidInput(f"task={show(task)} has no distinct group, so nothing names the class; add one.")
     name = circuits.parameterization(parameterization).name
     reduction = reduce(structure)
     return _derive(structure, name, circuits.hidden_sizes(name, reduction.qk, reduction.ov, hidden))
