@@ -140,6 +140,14 @@ def verdict_table(reports: "dict[str, Report]", last: dict[str, float]) -> "Tabl
     return table
 
 
+def violation(trajectory: "Trajectory") -> float | None:
+    """The largest change of what the factors conserve, or None where nothing has factors."""
+    import numpy as np
+
+    found = trajectory.extra.get("imbalance_violation")
+    return None if found is None else float(np.nanmax(np.asarray(found), initial=0.0))
+
+
 def new_table() -> "Table":
     """The look that all tables share."""
     from rich import box
@@ -164,6 +172,7 @@ def trajectory_json(trajectory: "Trajectory") -> dict[str, Any]:
         "axes": list(trajectory.axes),
         "coords": dict(trajectory.coords),
         **{name: np.asarray(getattr(trajectory, name)) for name in arrays},
+        "extra": {name: np.asarray(values) for name, values in trajectory.extra.items()},
         "status": [Status(int(code)).name for code in np.asarray(trajectory.status).reshape(-1)],
         "n_steps": np.asarray(trajectory.n_steps),
         "versions": versions(),
