@@ -1,12 +1,16 @@
 """The options that commands share: the task, the model, the time grid, the output."""
 
+import contextlib
 import dataclasses
 import math
 import pathlib
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
+import flowsim
+from flowsim import results
 from flowsim.cli import _parse
 from flowsim.errors import FileProblem, InvalidInput
 from flowsim.task import QUERIES, BinomialContext, FixedContext, Task
@@ -321,3 +325,22 @@ class OutputOptions:
         if path.exists() and not self.overwrite:
             raise FileProblem(f"--out {self.out} exists; give --overwrite to replace it, or choose another name.")
         return path
+
+    @contextlib.contextmanager
+    def folder(self, command: str) -> Iterator[pathlib.Path | None]:
+        """The folder to fill, or None without --out.
+
+        Args:
+            command: which command fills it, for the manifest.
+
+        Raises:
+            FileProblem: naming the path and the fix.
+        """
+        if self.out is None:
+            if self.overwrite:
+                raise InvalidInput("--overwrite was given without --out; add --out PATH or leave it away.")
+            yield None
+            return
+        record = {"command": command, "version": flowsim.__version__}
+        with results.output_folder(self.out, overwrite=self.overwrite, record=record) as folder:
+            yield folder

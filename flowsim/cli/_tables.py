@@ -109,18 +109,17 @@ def _part(trajectory: "Trajectory", times: int, shown: int) -> str:
     return f"{' and '.join(parts)} shown; --out FILE.nc and --json give all" if parts else ""
 
 
-def agreement_table(ratios: list[float], rows: "list[Agreement]", asymmetry: Any = None) -> "Table":
-    """The largest differences for each ratio, and how far matrices are from the symmetric ones."""
+def agreement_table(ratios: list[float], rows: "list[Agreement]", **worst: Any) -> "Table":
+    """The largest differences for each ratio, and the largest value of other arrays of shape `(ratio, time)`."""
     import numpy as np
 
     table = new_table()
-    headings = ["ratio", "margin", "log odds", "score gap", "attention"]
-    for heading in [*headings, *(["asymmetry"] if asymmetry is not None else [])]:
+    given = {heading: array for heading, array in worst.items() if array is not None}
+    for heading in ("ratio", "margin", "log odds", "score gap", "attention", *given):
         table.add_column(heading, justify="right")
     for i, (ratio, row) in enumerate(zip(ratios, rows, strict=True)):
         cells = [f"{value:.1e}" for value in row]
-        if asymmetry is not None:
-            cells.append(f"{np.nanmax(np.asarray(asymmetry)[i]):.1e}")
+        cells += [f"{np.nanmax(np.asarray(array)[i], initial=0.0):.1e}" for array in given.values()]
         table.add_row(f"{ratio:g}", *cells)
     return table
 

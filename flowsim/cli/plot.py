@@ -8,7 +8,8 @@ from flowsim.cli._console import write, write_json
 from flowsim.cli._options import OUTPUT, OutputOptions, option
 from flowsim.errors import InvalidInput
 
-KINDS = ("theory-vs-simulation", "growth-constants", "score-gap-regimes")
+KINDS = ("theory-vs-simulation", "growth-constants", "score-gap-regimes", "four-laws")
+_MOST = {KINDS[0]: (2, "one trajectory or two"), "four-laws": (4, "up to four trajectories")}
 _FINITE_STEPS = ("training", "descent")
 _FORMATS = (".png", ".svg", ".pdf")
 
@@ -25,8 +26,8 @@ def command(
     """
     if kind not in KINDS:
         raise InvalidInput(f"--kind {kind} is unknown; give one of {', '.join(KINDS)}.")
-    if len(files) > 2 or (len(files) == 2 and kind != KINDS[0]):
-        wanted = "one trajectory or two" if kind == KINDS[0] else "one trajectory"
+    most, wanted = _MOST.get(kind, (1, "one trajectory"))
+    if len(files) > most:
         raise InvalidInput(f"--kind {kind} takes {wanted}, {len(files)} files were given; leave some away.")
     if output.out is None:
         raise InvalidInput("plot needs a file to draw into; give --out figure.png (or .svg, .pdf).")
@@ -35,7 +36,7 @@ def command(
     import flowsim
 
     trajectories = [flowsim.Trajectory.load(file) for file in files]
-    if len(trajectories) == 2:
+    if kind == KINDS[0] and len(trajectories) == 2:
         first, second = trajectories
         if first.task != second.task:
             raise InvalidInput(f"{files[0]} and {files[1]} are of different tasks; draw runs of one task together.")
