@@ -66,7 +66,7 @@ def growth_constants(trajectory: Trajectory) -> Figure:
             )
         ):
             above, below = axes[:, column]
-            least = 1e-3
+            least = 0.1
             for number, (lane, known, laws) in enumerate(runs):
                 law = laws[observable, SATURATED]
                 measured = measured_constant(lane, known, law)
