@@ -168,7 +168,9 @@ def test_four_laws_tend_to_one_as_predicted(four):
         (row,) = (r for r in known[name].rows if r.kind == "exact-law" and r.observable == "odds")
         l = 1e6 - (math.log(10) if name[2] == "C" else math.log(math.sqrt(10) / 2))
         if name[0] == "C":  # without log log t the law can be written down here
-            assert law[-1] == pytest.approx((row.predicted_constant or 0) * l ** (2 if name[2] == "C" else 1), rel=1e-12)
+            assert law[-1] == pytest.approx(
+                (row.predicted_constant or 0) * l ** (2 if name[2] == "C" else 1), rel=1e-12
+            )
         measured, theory = (line.get_ydata() for line in odds_ratio.get_lines()[2 * number : 2 * number + 2])
         assert np.allclose(measured[-20:], theory[-20:], atol=0.01)
         assert abs(measured[-1] - 1) < (1e-3 if name[0] == "C" else 0.1)
