@@ -568,6 +568,8 @@ def test_the_four_stand_side_by_side(run):
     assert run("verify", "--parameterization", "FAFO", *options[:-4], "--steps", "50", "--json")[0] == 0
     files = [f"results/{name}/exact.nc" for name in data["parameterizations"]]
     refused(run("plot", *files, "--kind", "four-laws", "--out", "x.png"), "comes 2 times")
+    refused(run("plot", *files, "--kind", "four-laws", "--ratio", "7", "--out", "x.png"), "--ratio 7", "0.1, 1")
+    assert run("plot", *files, "--kind", "four-laws", "--ratio", "1", "--out", "x.png") == (0, "wrote x.png\n", "")
 
 
 @pytest.fixture(scope="module")
