@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check derivations bench clean
+.PHONY: help run four figures test test-all check bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -17,6 +17,12 @@ $(STAMP): pyproject.toml constraints.txt
 
 run: $(STAMP)  ## derive, solve, train and judge four learning-rate ratios; writes results/
 	$(BIN)/flowsim verify --ratio 1e-6 --ratio 0.1 --ratio 1 --ratio 10 --out results --overwrite
+
+four: $(STAMP)  ## the same for all four parameterizations side by side (minutes); writes results-four/
+	$(BIN)/flowsim verify --parameterization all --out results-four --overwrite
+
+figures: $(STAMP)  ## draw the figures of the README again, into docs/figures/ (minutes)
+	$(BIN)/python docs/draw_figures.py
 
 test: $(STAMP)  ## the default test suite (minutes)
 	$(BIN)/python -m pytest -n auto --dist loadfile
@@ -33,4 +39,4 @@ bench: $(STAMP)  ## timings beside peers (install the optional peers with pip in
 	$(BIN)/python -m pytest -m benchmark tests/benchmarks -s
 
 clean:  ## remove the environment, caches and results
-	rm -rf $(VENV) results .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) results results-four .pytest_cache .ruff_cache .hypothesis .benchmarks

@@ -19,6 +19,8 @@ import mpmath
 import numpy as np
 import platformdirs
 import pytest
+import sympy as sp
+import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +33,7 @@ from flowsim.results import output_folder
 
 ROOT = pathlib.Path(__file__).parents[1]
 HEAVY = ("jax", "sympy", "matplotlib", "xarray", "diffrax", "numpy")
-COMMANDS = ("derive", "integrate", "train", "verify", "sweep", "plot")
+COMMANDS = ("derive", "integrate", "train", "verify", "sweep", "ratio-for", "phase", "plot")
 
 
 @pytest.fixture
@@ -142,6 +144,41 @@ BAD = {
     # start
     "start not finite": (["integrate", "--margin0", "inf"], ["--margin0 inf", "finite"]),
     "start not a number": (["integrate", "--score-gap0", "x"], ["--score-gap0", "'x'"]),
+    "imbalance not a number": (["verify", "--imbalance-qk", "much"], ["--imbalance-qk", "'much'"]),
+    "imbalance of a matrix": (["integrate", "--imbalance-ov", "1"], ["imbalance_ov=1", "CACO is collapsed", "leave"]),
+    "factors that are zero": (
+        ["integrate", "--parameterization", "CAFO", "--margin0", "0"],
+        ["margin0=0", "never move"],
+    ),
+    # interventions
+    "decay negative": (["integrate", "--weight-decay-qk", "-1"], ["--weight-decay-qk -1", "at least 0"]),
+    "decay not finite": (["integrate", "--weight-decay-ov", "inf"], ["--weight-decay-ov inf", "finite"]),
+    "growing until never": (["integrate", "--growing-until", "0"], ["--growing-until 0", "above 0"]),
+    "normalize what": (["integrate", "--normalize", "vo"], ["--normalize vo", "qk, ov, both"]),
+    "intervention in closed form": (
+        ["integrate", "--method", "exact", "--normalize", "qk"],
+        ["--normalize", "--method ode"],
+    ),
+    # inverse design
+    "no attention": (["ratio-for", "--margin", "5"], ["--attention", "missing"]),
+    "attention of 1": (["ratio-for", "--attention", "1", "--margin", "5"], ["--attention 1", "below 1"]),
+    "attention nowhere": (["ratio-for", "--attention", "0.9"], ["--margin, --loss, --time", "none of them"]),
+    "attention at two places": (
+        ["ratio-for", "--attention", "0.9", "--margin", "5", "--loss", "1"],
+        ["--margin and --loss"],
+    ),
+    "attention below the start": (
+        ["ratio-for", "--attention", "0.4", "--margin", "5"],
+        ["attention=0.4", "no ratio", "above that of the start"],
+    ),
+    "attention without closed form": (
+        ["ratio-for", "--attention", "0.9", "--margin", "5", "--binomial", "5,0.5"],
+        ["compositions"],
+    ),
+    # phase diagram
+    "phases backwards": (["phase", "--log-t-min", "10", "--log-t-max", "1"], ["--log-t-min 10", "--log-t-max 1"]),
+    "phases from zero": (["phase", "--ratio-min", "0"], ["--ratio-min 0", "above 0"]),
+    "phases of nothing": (["phase", "--overwrite"], ["--overwrite", "--out"]),
     # task
     "one class": (["derive", "--classes", "1"], ["--classes 1", "at least 2"]),
     "half a class": (["derive", "--classes", "2.5"], ["--classes 2.5", "whole"]),
@@ -180,6 +217,11 @@ BAD = {
     "trajectory and task": (["verify", "x.nc", "--classes", "3"], ["x.nc", "--classes"]),
     "trajectory and ratio": (["verify", "x.nc", "--ratio", "3"], ["x.nc", "--ratio"]),
     "trajectory and start": (["verify", "x.nc", "--margin0", "3"], ["x.nc", "--margin0"]),
+    "trajectory and zero start": (["verify", "x.nc", "--margin0", "0"], ["x.nc", "--margin0"]),
+    "trajectory and parameterization": (
+        ["verify", "x.nc", "--parameterization", "all"],
+        ["x.nc", "--parameterization"],
+    ),
     "trajectory and steps": (["verify", "x.nc", "--steps", "3"], ["x.nc", "--steps"]),
 }
 
@@ -377,7 +419,157 @@ def test_sweep_covers_the_ratios_and_is_saved(run):
 def test_closed_form_that_is_missing_is_refused_with_its_condition(run):
     refused(run("integrate", "--method", "exact", "--other-outputs", "5"), "other_outputs")
     refused(run("sweep", "--binomial", "5,0.5"), "compositions", "--method ode")
-    refused(run("integrate", "--parameterization", "FAFO"), "FAFO")
+
+
+# ---------------------------------------------------------------------------------------- all four parameterizations
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("CACO", ["odds log^2 t ", "y = l**2*rho/2", "rho = r*(C + D)*(K - 1)/(D*K)", "score gap log^2 t, early"]),
+        ("FACO", ["odds log^2 t log log t ", "y = Lambda*l**2*phi", "cosh", "P_t_c**2 + P_t_d**2 - Q_t**2"]),
+        ("CAFO", ["odds log t ", "y = l*rho", "(2*sqrt(C)*D*K)", "P_S**2 - Q_S_d**2", "score gap log t, early"]),
+        ("FAFO", ["odds log t log log t ", "y = Lambda*l*phi", "Lambda tends to theta", "dtau_k/dt", "Integral"]),
+    ],
+)
+def test_derive_prints_clocks_orbit_and_laws_of_all_four(run, name, words):
+    code, out, err = run("derive", "--parameterization", name)
+    assert (code, err) == (0, "")
+    for word in (*words, f"{name} flow", "conserved", "closed form", "dtau_v/dt", "margin log t "):
+        assert word in out, word
+    _, latex, _ = run("derive", "--parameterization", name, "--latex")
+    for word in ("% clocks", "% closed form", "% growth laws", r"\dot{\tau_{v}}"):
+        assert word in latex
+
+
+@pytest.mark.parametrize("shape", [[], ["--query", "shared"], ["--null", "--context", "5,7"]])
+@pytest.mark.parametrize("name", ["CACO", "FACO", "CAFO", "FAFO"])
+def test_printed_laws_have_the_constants_that_are_judged(run, name, shape):
+    """The printed rho or phi, with the task's numbers, is the constant that `verify` predicts for the odds."""
+    options = ["--parameterization", name, "--classes", "3", "--distinct", "5", *shape]
+    _, data = parsed(run("derive", *options, "--json"))
+    laws = data["growth_laws"]
+    (odds,) = (law for law in laws["laws"] if law["observable"] == "odds")
+    texts = dict(text.split(" = ", 1) for text in laws["definitions"])
+    symbol = "phi" if name[0] == "F" else "rho"
+    task = flowsim.Task.from_dict(data["task"])
+    background = next(group for group in task.groups if group.role != "distinct")
+    values = {"K": 3, "C": 5, "D": background.types or 1, "r": 0.7}
+    printed = float(sp.sympify(texts[symbol], locals={key: sp.Symbol(key) for key in values}).subs(values))
+    # what is predicted depends on task and ratio alone, whatever the numbers are that it is compared with
+    some = flowsim.Trajectory.from_arrays(
+        margin=[1.0, 2.0], log_odds=[1.0, 2.0], log_times=[1.0, 2.0], task=task, ratio=0.7, parameterization=name
+    )
+    (row,) = (r for r in flowsim.verify(some).rows if r.kind == "exact-law" and r.observable == "odds")
+    half = 0.5 if name == "CACO" else 1.0
+    assert ("l**2*rho/2" in odds["leading"]) == (name == "CACO")
+    assert row.law == odds["law"]
+    assert row.predicted_constant == pytest.approx(half * printed, rel=1e-12)
+
+
+def test_factorized_flow_and_closed_form_agree_on_the_command_line(run):
+    arguments = [
+        "integrate",
+        "--parameterization",
+        "FAFO",
+        "--ratio",
+        "2",
+        "--time",
+        "1,1000",
+        "--imbalance-qk",
+        "-0.3",
+    ]
+    code, ode = parsed(run(*arguments, "--json"))
+    assert code == 0
+    _, exact = parsed(run(*arguments, "--method", "exact", "--json"))
+    assert ode["settings"]["imbalance_qk"] == exact["settings"]["imbalance_qk"] == -0.3
+    assert ode["settings"]["margin0"] == 0.01  # the default of a factorized circuit
+    assert ode["margin"][0] == pytest.approx(exact["margin"][0], rel=1e-8)
+    assert ode["log_odds"][0] == pytest.approx(exact["log_odds"][0], rel=1e-8)
+    assert max(ode["extra"]["imbalance_violation"][0]) < 1e-10
+    _, out, _ = run(*arguments)
+    assert "largest change of P^T P - Q Q^T" in out
+
+
+def test_interventions_reach_the_solver(run):
+    arguments = ["--weight-decay-qk", "0.01", "--weight-decay-ov", "0.02", "--normalize", "ov", "--growing-until", "50"]
+    code, data = parsed(run("integrate", "--ratio", "3", "--time", "1,10", *arguments, "--json"))
+    assert code == 0
+    assert data["settings"]["schedule"] == {"kind": "growing", "until": 50.0, "begin": 0.0, "power": 1.0}
+    assert (data["settings"]["weight_decay_qk"], data["settings"]["weight_decay_ov"]) == (0.01, 0.02)
+    assert data["settings"]["normalize"] == "ov"
+
+
+def test_ratio_for_gives_the_ratio_that_reaches_the_target(run):
+    arguments = ["ratio-for", "--attention", "0.8,0.9", "--loss", "0.05", "--parameterization", "CAFO"]
+    code, data = parsed(run(*arguments, "--json", "--out", "ratios.json"))
+    assert code == 0
+    assert json.loads(pathlib.Path("ratios.json").read_text()) == data
+    task = flowsim.Task.from_dict(data["task"])
+    ratios = [target["ratio"]["CAFO"] for target in data["targets"]]
+    reached = flowsim.exact(task, "CAFO", ratio=ratios, losses=[0.05])
+    assert np.asarray(reached.attention)[:, 0] == pytest.approx([0.8, 0.9], abs=1e-9)
+    _, out, _ = run(*arguments)
+    for word in ("CAFO", "0.05", f"{ratios[0]:.10g}", f"{ratios[1]:.10g}"):
+        assert word in out
+
+
+@pytest.mark.slow
+def test_ratio_for_takes_all_four_and_every_kind_of_target(run):
+    for target in (["--margin", "5"], ["--time", "1e4"]):
+        _, data = parsed(run("ratio-for", "--attention", "0.9", *target, "--parameterization", "all", "--json"))
+        task = flowsim.Task.from_dict(data["task"])
+        grid = {target[0][2:] + "s": [float(target[1])]}
+        for name, ratio in data["targets"][0]["ratio"].items():
+            reached = flowsim.exact(task, name, ratio=ratio, **grid)
+            assert float(reached.attention[0]) == pytest.approx(0.9, abs=1e-9)
+
+
+def test_phase_diagram_as_data_and_figure(run):
+    grid = ["--ratio-min", "1e-6", "--ratio-max", "10", "--ratios", "9", "--points", "12"]
+    code, plain = parsed(run("phase", "--parameterization", "CAFO", *grid, "--out", "phase", "--json"))
+    assert code == 0
+    assert sorted(os.listdir("phase")) == [
+        "flowsim.json", "phase.json", "phase.nc", "phase_diagram.png", "phase_diagram.svg"
+    ]  # fmt: skip
+    assert json.loads(pathlib.Path("phase", "phase.json").read_text()) == plain
+    assert plain["diagrams"]["CAFO"]["names_of_law"] == ["neither", "log t", "log log t"]
+    with xr.open_dataset("phase/phase.nc", engine="h5netcdf") as data:
+        assert data["law"].dims == ("parameterization", "ratio", "log_time")
+        law, crossing = data["law"].values[0], data["crossing"].values[0]
+        assert (np.asarray(plain["ratios"]) == data["ratio"].values).all()
+    assert law.tolist() == plain["diagrams"]["CAFO"]["law"]
+    assert set(np.unique(law)) == {0, 1, 2}
+    for row, at in zip(law, crossing, strict=True):  # the early law on this side of the crossing, the late one beyond
+        times = np.asarray(plain["log_times"])
+        assert (times[row == 1] < at).all()
+        assert (times[row == 2] > at).all()
+    assert (np.diff(crossing) < 0).all()
+
+
+@pytest.mark.slow
+def test_the_four_stand_side_by_side(run):
+    options = ["--ratio", "0.1,1", "--log-t-max", "1e6", "--points", "120", "--steps", "2000", "--imbalance-ov", "0.5"]
+    code, out, err = run("verify", "--parameterization", "all", *options, "--out", "results")
+    assert (code, err) == (0, "")
+    for word in ("CACO", "FACO", "CAFO", "FAFO", "log t log log t", "flowsim.descend", "four_laws.png"):
+        assert word in out
+    names = {"four_laws.png", "four_laws.svg", "verdicts.json", "flowsim.json", "CACO", "FACO", "CAFO", "FAFO"}
+    assert set(os.listdir("results")) == names
+    data = json.loads(pathlib.Path("results", "verdicts.json").read_text())
+    assert data["ok"] is True
+    for name, item in data["parameterizations"].items():
+        finite = "training" if name == "CACO" else "descent"
+        assert item["start"].get("imbalance_ov") == (0.5 if name[2] == "F" else None)
+        assert {"exact.nc", "ode.nc", f"{finite}.nc", "growth_constants.png"} <= set(os.listdir(f"results/{name}"))
+        for row in item["agreement"]["ode_against_exact"]:
+            assert max(row.values()) < 1e-8
+    assert run("verify", "--parameterization", "FAFO", *options[:-4], "--steps", "50", "--json")[0] == 0
+    files = [f"results/{name}/exact.nc" for name in data["parameterizations"]]
+    refused(run("plot", *files, "--kind", "four-laws", "--out", "x.png"), "comes 2 times")
+    refused(run("plot", *files, "--kind", "four-laws", "--ratio", "7", "--out", "x.png"), "--ratio 7", "0.1, 1")
+    assert run("plot", *files, "--kind", "four-laws", "--ratio", "1", "--out", "x.png") == (0, "wrote x.png\n", "")
 
 
 @pytest.fixture(scope="module")

@@ -147,6 +147,45 @@ def test_score_gap_regimes_mark_the_crossing(far):
     assert "crossing" in names
 
 
+@pytest.fixture(scope="module")
+def four():
+    return fs.exact(TASK, ["FAFO", "CACO", "FACO", "CAFO"], ratio=1.0, log_times=np.geomspace(1, 1e6, 80))
+
+
+def test_four_laws_tend_to_one_as_predicted(four):
+    figure = draw(plot.four_laws(four))
+    margin, odds, margin_ratio, odds_ratio = figure.axes
+    known = {name: verify(four.lane(parameterization=i)) for i, name in enumerate(four.coords["parameterization"])}
+    order = ("CACO", "FACO", "CAFO", "FAFO")
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert [text[:4] for text in texts[:4]] == list(order)
+    place = {name: i for i, name in enumerate(four.coords["parameterization"])}
+    for number, name in enumerate(order):  # lines come in pairs: measured, theory
+        for ax, values in ((margin, four.margin), (odds, four.odds)):
+            shown = ax.get_lines()[2 * number].get_ydata()
+            assert np.allclose(shown, np.asarray(values)[place[name]], rtol=1e-12)
+        law = odds.get_lines()[2 * number + 1].get_ydata()
+        (row,) = (r for r in known[name].rows if r.kind == "exact-law" and r.observable == "odds")
+        l = 1e6 - (math.log(10) if name[2] == "C" else math.log(math.sqrt(10) / 2))
+        if name[0] == "C":  # without log log t the law can be written down here
+            assert law[-1] == pytest.approx(
+                (row.predicted_constant or 0) * l ** (2 if name[2] == "C" else 1), rel=1e-12
+            )
+        measured, theory = (line.get_ydata() for line in odds_ratio.get_lines()[2 * number : 2 * number + 2])
+        assert np.allclose(measured[-20:], theory[-20:], atol=0.01)
+        assert abs(measured[-1] - 1) < (1e-3 if name[0] == "C" else 0.1)
+        assert margin_ratio.get_lines()[2 * number].get_ydata()[-1] == pytest.approx(1, abs=1e-4)
+
+
+def test_four_laws_takes_one_ratio_of_each(four, far):
+    one = plot.four_laws(*(four.lane(parameterization=i) for i in range(4)))
+    assert len(one.axes) == 4
+    with pytest.raises(fs.InvalidInput, match="'CACO' comes 3 times; give one ratio of each"):
+        plot.four_laws(far)
+    with pytest.raises(fs.InvalidInput, match="no trajectory"):
+        plot.four_laws()
+
+
 def test_what_cannot_be_drawn_is_refused(near):
     with pytest.raises(fs.InvalidInput, match="no task is attached"):
         plot.growth_constants(fs.Trajectory.from_arrays(margin=[1.0, 2.0], times=[1, 2]))

@@ -44,6 +44,9 @@ def finish(
         show(laid_out)
         if part:
             write(f"\n{part}")
+        violation = _tables.violation(trajectory)
+        if violation is not None:
+            write(f"\nlargest change of P^T P - Q Q^T, in proportion to the factors: {violation:.1e}")
         if path is not None:
             write(f"\nwrote {path}")
     return report_lanes(trajectory)

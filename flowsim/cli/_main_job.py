@@ -28,10 +28,10 @@ class Plan:
         task: the task.
         parameterization: which model.
         ratios: learning-rate ratios.
-        start: `margin0` and `score_gap0`.
+        start: `margin0`, `score_gap0` and the imbalances, those that were given.
         log_times: the grid of the closed form.
-        lr: step size of the training.
-        steps: number of training steps.
+        lr: step size of the finite steps.
+        steps: number of finite steps.
     """
 
     task: "Task"
@@ -49,11 +49,12 @@ class Outcome:
 
     Attributes:
         flow: the derived equations.
-        trajectories: by name, in the order of the files: exact (where there is a closed form), ode, training.
+        trajectories: by name, in the order of the files: exact (where there is a closed form), ode, and `finite`.
         reports: the verdicts on each.
         ode_agreement: the ODE against the closed form, for each ratio; None without a closed form.
-        training_agreement: the training against the theory at the same times, for each ratio.
-        theory: the theory at the training's times.
+        finite: who took the finite steps: `"training"`, the full matrices, or `"descent"`, the factors of the blocks.
+        finite_agreement: the finite steps against the theory at the same times, for each ratio.
+        theory: the theory at the times of the finite steps.
         no_closed_form: why there is no closed form, or None.
     """
 
@@ -61,9 +62,15 @@ class Outcome:
     trajectories: "dict[str, Trajectory]"
     reports: "dict[str, Report]"
     ode_agreement: list[Agreement] | None
-    training_agreement: list[Agreement]
+    finite: str
+    finite_agreement: list[Agreement]
     theory: "Trajectory"
     no_closed_form: str | None
+
+    @property
+    def finite_steps(self) -> "Trajectory":
+        """The trajectory of the finite steps."""
+        return self.trajectories[self.finite]
 
     @property
     def main(self) -> "Trajectory":
@@ -95,20 +102,23 @@ def compute(plan: Plan) -> Outcome:
     def ode(log_times: Any) -> "Trajectory":
         return flowsim.integrate(task, name, log_times=log_times, **arguments)
 
-    def train() -> "Trajectory":
-        # as many times as the closed form has: its compiled program then serves the comparison too
-        return flowsim.train(task, name, lr=plan.lr, steps=plan.steps, points=log_times.size, **arguments)
-
     flow = work("deriving the equations", lambda: flowsim.derive(task, name))
+    # The matrices of collapsed circuits are trained; factors take the same steps in their symmetric blocks.
+    finite, take = ("training", flowsim.train) if flow.closes else ("descent", flowsim.descend)
+
+    def steps() -> "Trajectory":
+        # as many times as the closed form has: its compiled program then serves the comparison too
+        return take(task, name, lr=plan.lr, steps=plan.steps, points=log_times.size, **arguments)
+
     reason = work("looking for a closed form", lambda: no_closed_form(task, flow))
     theory = ode if reason else exact
     trajectories: dict[str, Trajectory] = {}
     if reason is None:
         trajectories["exact"] = work("solving in closed form", lambda: exact(log_times))
     trajectories["ode"] = work("integrating the ODEs", lambda: ode(short))
-    trained = work(f"training the matrices, {plan.steps} steps", train)
-    trajectories["training"] = trained
-    at_training = work("solving at the training's times", lambda: theory(np.asarray(trained.log_time)))
+    stepped = work(f"taking {plan.steps} finite steps", steps)
+    trajectories[finite] = stepped
+    at_steps = work("solving at the times of the steps", lambda: theory(np.asarray(stepped.log_time)))
     ode_agreement = None
     if reason is None:
         ode_agreement = agreement(trajectories["exact"], trajectories["ode"], small_gaps=True)
@@ -117,8 +127,9 @@ def compute(plan: Plan) -> Outcome:
         trajectories=trajectories,
         reports={key: work("judging", lambda item=item: flowsim.verify(item)) for key, item in trajectories.items()},
         ode_agreement=ode_agreement,
-        training_agreement=agreement(at_training, trained, small_gaps=False),
-        theory=at_training,
+        finite=finite,
+        finite_agreement=agreement(at_steps, stepped, small_gaps=False),
+        theory=at_steps,
         no_closed_form=reason,
     )
 
@@ -145,10 +156,11 @@ def draw(outcome: Outcome, folder: pathlib.Path) -> list[str]:
     plot, trajectories = flowsim.plot, outcome.trajectories
     ode = None if outcome.no_closed_form else trajectories["ode"]
     figures = {
-        "theory_vs_simulation": lambda: plot.theory_vs_simulation(outcome.theory, trajectories["training"], ode=ode),
+        "theory_vs_simulation": lambda: plot.theory_vs_simulation(outcome.theory, outcome.finite_steps, ode=ode),
         "growth_constants": lambda: plot.growth_constants(outcome.main),
-        "score_gap_regimes": lambda: plot.score_gap_regimes(outcome.main),
     }
+    if outcome.flow.closes:  # the regimes of the others are those of flowsim phase
+        figures["score_gap_regimes"] = lambda: plot.score_gap_regimes(outcome.main)
     missing = []
     for name, make in figures.items():
         try:
@@ -166,7 +178,10 @@ def data(outcome: Outcome, plan: Plan) -> dict[str, Any]:
 
     from flowsim.trajectory_file import versions
 
-    compared = {"ode_against_exact": outcome.ode_agreement, "training_against_theory": outcome.training_agreement}
+    compared = {
+        "ode_against_exact": outcome.ode_agreement,
+        f"{outcome.finite}_against_theory": outcome.finite_agreement,
+    }
     return plain(
         {
             "task": plan.task.to_dict(),
@@ -175,7 +190,7 @@ def data(outcome: Outcome, plan: Plan) -> dict[str, Any]:
             "start": dict(plan.start),
             "log_t_max": plan.log_times[-1],
             "log_t_max_of_ode": float(np.asarray(outcome.trajectories["ode"].log_time)[-1]),
-            "training": {"lr": plan.lr, "steps": plan.steps},
+            outcome.finite: {"lr": plan.lr, "steps": plan.steps},
             **flow_data(plan.task, outcome.flow),
             "agreement": {
                 name: None if rows is None else [row._asdict() for row in rows] for name, rows in compared.items()

@@ -1,12 +1,16 @@
 """The options that commands share: the task, the model, the time grid, the output."""
 
+import contextlib
 import dataclasses
 import math
 import pathlib
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
+import flowsim
+from flowsim import results
 from flowsim.cli import _parse
 from flowsim.errors import FileProblem, InvalidInput
 from flowsim.task import QUERIES, BinomialContext, FixedContext, Task
@@ -18,6 +22,7 @@ _LINEAR_LOG_TIME = 10.0
 
 
 TASK, MODEL, TIMES, TRAINING, OUTPUT = "Task", "Model", "Times", "Training", "Output"
+FOUR, ALL = ("CACO", "FACO", "CAFO", "FAFO"), "all"
 
 
 def option(panel: str, name: str, help: str, metavar: str = "") -> Any:
@@ -135,25 +140,76 @@ ParameterizationOption = Annotated[
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelOptions:
-    """Parameterization and start."""
+class StartOptions:
+    """The start; what is not given is left to the solvers, whose defaults depend on the circuit."""
 
-    parameterization: ParameterizationOption = "CACO"
-    margin0: Annotated[str, option(MODEL, "--margin0", metavar="W", help="Margin at time 0 (default 0).")] = "0"
+    margin0: Annotated[
+        str | None,
+        option(
+            MODEL, "--margin0", metavar="W", help="Margin at time 0 (default 0; 0.01 with a factorized OV circuit)."
+        ),
+    ] = None
     score_gap0: Annotated[
-        str, option(MODEL, "--score-gap0", metavar="THETA", help="Score gap at time 0 (default 0).")
-    ] = "0"
+        str | None,
+        option(
+            MODEL,
+            "--score-gap0",
+            metavar="THETA",
+            help="Score gap at time 0 (default 0; 0.01 with a factorized QK circuit).",
+        ),
+    ] = None
+    imbalance_ov: Annotated[
+        str | None,
+        option(MODEL, "--imbalance-ov", metavar="LAMBDA", help="Imbalance of W_O against W_V at time 0 (default 0)."),
+    ] = None
+    imbalance_qk: Annotated[
+        str | None,
+        option(MODEL, "--imbalance-qk", metavar="LAMBDA", help="Imbalance of W_K against W_Q at time 0 (default 0)."),
+    ] = None
 
     def start(self) -> dict[str, float]:
-        """The keyword arguments of the solvers.
+        """The keyword arguments of the solvers, those that were given.
 
         Raises:
             InvalidInput: naming option, value and fix.
         """
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(StartOptions)}
         return {
-            "margin0": _parse.number("--margin0", self.margin0),
-            "score_gap0": _parse.number("--score-gap0", self.score_gap0),
+            name: _parse.number(f"--{name.replace('_', '-')}", text) for name, text in given.items() if text is not None
         }
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelOptions(StartOptions):
+    """Parameterization and start."""
+
+    parameterization: ParameterizationOption = "CACO"
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelsOptions(StartOptions):
+    """One parameterization, or all four side by side, and their start."""
+
+    parameterization: Annotated[
+        str, option(MODEL, "--parameterization", metavar="NAME", help="CACO, FACO, CAFO, FAFO or all (default CACO).")
+    ] = "CACO"
+
+    def each(self) -> dict[str, dict[str, float]]:
+        """Name -> start of every parameterization asked for.
+
+        With `all` an imbalance goes to those that have the factors.
+
+        Raises:
+            InvalidInput: naming option, value and fix.
+        """
+        start = self.start()
+        if self.parameterization != ALL:
+            return {self.parameterization: start}
+        found = {}
+        for name in FOUR:
+            missing = {key for key, letter in (("imbalance_qk", name[0]), ("imbalance_ov", name[2])) if letter == "C"}
+            found[name] = {key: value for key, value in start.items() if key not in missing}
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,3 +325,22 @@ class OutputOptions:
         if path.exists() and not self.overwrite:
             raise FileProblem(f"--out {self.out} exists; give --overwrite to replace it, or choose another name.")
         return path
+
+    @contextlib.contextmanager
+    def folder(self, command: str) -> Iterator[pathlib.Path | None]:
+        """The folder to fill, or None without --out.
+
+        Args:
+            command: which command fills it, for the manifest.
+
+        Raises:
+            FileProblem: naming the path and the fix.
+        """
+        if self.out is None:
+            if self.overwrite:
+                raise InvalidInput("--overwrite was given without --out; add --out PATH or leave it away.")
+            yield None
+            return
+        record = {"command": command, "version": flowsim.__version__}
+        with results.output_folder(self.out, overwrite=self.overwrite, record=record) as folder:
+            yield folder

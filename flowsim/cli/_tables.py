@@ -109,18 +109,17 @@ def _part(trajectory: "Trajectory", times: int, shown: int) -> str:
     return f"{' and '.join(parts)} shown; --out FILE.nc and --json give all" if parts else ""
 
 
-def agreement_table(ratios: list[float], rows: "list[Agreement]", asymmetry: Any = None) -> "Table":
-    """The largest differences for each ratio, and how far matrices are from the symmetric ones."""
+def agreement_table(ratios: list[float], rows: "list[Agreement]", **worst: Any) -> "Table":
+    """The largest differences for each ratio, and the largest value of other arrays of shape `(ratio, time)`."""
     import numpy as np
 
     table = new_table()
-    headings = ["ratio", "margin", "log odds", "score gap", "attention"]
-    for heading in [*headings, *(["asymmetry"] if asymmetry is not None else [])]:
+    given = {heading: array for heading, array in worst.items() if array is not None}
+    for heading in ("ratio", "margin", "log odds", "score gap", "attention", *given):
         table.add_column(heading, justify="right")
     for i, (ratio, row) in enumerate(zip(ratios, rows, strict=True)):
         cells = [f"{value:.1e}" for value in row]
-        if asymmetry is not None:
-            cells.append(f"{np.nanmax(np.asarray(asymmetry)[i]):.1e}")
+        cells += [f"{np.nanmax(np.asarray(array)[i], initial=0.0):.1e}" for array in given.values()]
         table.add_row(f"{ratio:g}", *cells)
     return table
 
@@ -138,6 +137,14 @@ def verdict_table(reports: "dict[str, Report]", last: dict[str, float]) -> "Tabl
             counts += [str(verdicts.count(word)) for word in ("holds", "fails", "undecided")]
         table.add_row(name, f"{last[name]:.4g}", *counts)
     return table
+
+
+def violation(trajectory: "Trajectory") -> float | None:
+    """The largest change of what the factors conserve, or None where nothing has factors."""
+    import numpy as np
+
+    found = trajectory.extra.get("imbalance_violation")
+    return None if found is None else float(np.nanmax(np.asarray(found), initial=0.0))
 
 
 def new_table() -> "Table":
@@ -164,6 +171,7 @@ def trajectory_json(trajectory: "Trajectory") -> dict[str, Any]:
         "axes": list(trajectory.axes),
         "coords": dict(trajectory.coords),
         **{name: np.asarray(getattr(trajectory, name)) for name in arrays},
+        "extra": {name: np.asarray(values) for name, values in trajectory.extra.items()},
         "status": [Status(int(code)).name for code in np.asarray(trajectory.status).reshape(-1)],
         "n_steps": np.asarray(trajectory.n_steps),
         "versions": versions(),

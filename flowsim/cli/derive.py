@@ -3,11 +3,14 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 from flowsim._files import write_text
+from flowsim.cli import _laws
 from flowsim.cli._console import json_text, work, wrapped, write
 from flowsim.cli._options import OUTPUT, OutputOptions, ParameterizationOption, TaskOptions, option
 from flowsim.errors import InvalidInput, NoClosedForm
 
 if TYPE_CHECKING:
+    import sympy as sp
+
     from flowsim.task import Task
     from flowsim.theory.flow import Flow
     from flowsim.theory.invariants import Invariant
@@ -20,9 +23,9 @@ def command(
     output: OutputOptions,
     latex: Annotated[bool, option(OUTPUT, "--latex", "LaTeX instead of text.")] = False,
 ) -> int:
-    """Derive the gradient-flow equations, the conserved quantities and the closed form.
+    """Derive the gradient-flow equations, the conserved quantities, the closed form and the growth laws.
 
-    Example: flowsim derive --query shared --other-outputs 50
+    Example: flowsim derive --parameterization FAFO --query shared
     """
     path = output.file((".txt", ".tex", ".json"))
     if latex and output.json:
@@ -57,19 +60,49 @@ def flow_text(task: "Task", flow: "Flow") -> str:
     if closed is None or missing:
         lines.append(wrapped(str(missing)))
     else:
-        lines += ["closed form", *(f"  {equation_text(equation)}" for equation in closed.equations[-3:])]
+        lines += ["closed form", *(f"  {equation_text(equation)}" for equation in solution(flow))]
+        lines += [
+            "",
+            "growth laws, as t goes to infinity (early: before attention saturates; ln t must be large there)",
+        ]
+        named = _laws.growth_lines(flow)
+        width = max(len(line.name) for line in named)
+        lines += [f"  {line.name:{width}}  {equation_text(line.equation)}" for line in named]
+        factors = any("Lambda" in equation_text(line.equation) for line in named)
+        lines += [
+            f"with{' (Lambda tends to theta)' if factors else ''}",
+            *(f"  {equation_text(equation)}" for equation in _laws.definitions(flow)),
+        ]
     return "\n".join(lines)
+
+
+def solution(flow: "Flow") -> "tuple[sp.Eq, ...]":
+    """The closed form without what the flow has said already: clocks, margin and score gap on them, orbit, time map."""
+    from flowsim.theory.closed_form import ClosedForm
+
+    closed = flow.closed_form
+    if closed is None:
+        raise AssertionError("only a flow with a closed form is asked for it")
+    if isinstance(closed, ClosedForm):
+        return (*closed.clocks, *closed.equations[-3:])
+    return closed.equations[4:]
 
 
 def flow_latex(task: "Task", flow: "Flow") -> str:
     """The same as LaTeX."""
     import sympy as sp
 
+    from flowsim.theory.printing import latex_lines
+
     lines = [flow.latex(), "", "% conserved"]
     lines += [f"% {item.meaning}\n{sp.latex(item.expression)} = \\mathrm{{const}}" for item in conserved(task, flow)]
     missing = no_closed_form(task, flow)
     closed = flow.closed_form
-    lines += ["", f"% {missing}" if closed is None or missing else f"% closed form\n{closed.latex()}"]
+    if closed is None or missing:
+        return "\n".join([*lines, "", f"% {missing}"])
+    lines += ["", "% clocks", latex_lines(closed.clocks), "", "% closed form", closed.latex(), "", "% growth laws"]
+    lines += [f"% {line.name}\n{latex_lines([line.equation])}" for line in _laws.growth_lines(flow)]
+    lines += ["% with", latex_lines(_laws.definitions(flow))]
     return "\n".join(lines)
 
 
@@ -90,7 +123,22 @@ def flow_data(task: "Task", flow: "Flow") -> dict[str, Any]:
         "conserved": [
             {"expression": sp.sstr(item.expression), "meaning": item.meaning} for item in conserved(task, flow)
         ],
+        "clocks": None if closed is None else [equation_text(equation) for equation in closed.clocks],
         "closed_form": None if closed is None else [equation_text(equation) for equation in closed.equations],
+        "growth_laws": None
+        if closed is None
+        else {
+            "laws": [
+                {
+                    "observable": line.law.observable,
+                    "law": line.law.name,
+                    "regime": line.law.regime,
+                    "leading": equation_text(line.equation),
+                }
+                for line in _laws.growth_lines(flow)
+            ],
+            "definitions": [equation_text(equation) for equation in _laws.definitions(flow)],
+        },
         "no_closed_form_because": missing,
         "latex": flow.latex(),
     }

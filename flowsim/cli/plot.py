@@ -1,14 +1,19 @@
 """`flowsim plot`: figures from saved trajectories."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flowsim.cli import _parse
 from flowsim.cli._console import write, write_json
 from flowsim.cli._options import OUTPUT, OutputOptions, option
 from flowsim.errors import InvalidInput
 
-KINDS = ("theory-vs-simulation", "growth-constants", "score-gap-regimes")
+if TYPE_CHECKING:
+    from flowsim.trajectory import Trajectory
+
+KINDS = ("theory-vs-simulation", "growth-constants", "score-gap-regimes", "four-laws")
+_MOST = {KINDS[0]: (2, "one trajectory or two"), "four-laws": (4, "up to four trajectories")}
 _FINITE_STEPS = ("training", "descent")
 _FORMATS = (".png", ".svg", ".pdf")
 
@@ -17,6 +22,9 @@ def command(
     *,
     files: Annotated[list[str], typer.Argument(metavar="FILE.nc", help="Saved trajectories: theory first.")],
     kind: Annotated[str, option(OUTPUT, "--kind", f"Which figure (default {KINDS[0]}).", "|".join(KINDS))] = KINDS[0],
+    ratio: Annotated[
+        str | None, option(OUTPUT, "--ratio", "Draw this ratio of each file only (four-laws takes one of each).", "R")
+    ] = None,
     output: OutputOptions,
 ) -> int:
     """Draw saved trajectories.
@@ -25,8 +33,8 @@ def command(
     """
     if kind not in KINDS:
         raise InvalidInput(f"--kind {kind} is unknown; give one of {', '.join(KINDS)}.")
-    if len(files) > 2 or (len(files) == 2 and kind != KINDS[0]):
-        wanted = "one trajectory or two" if kind == KINDS[0] else "one trajectory"
+    most, wanted = _MOST.get(kind, (1, "one trajectory"))
+    if len(files) > most:
         raise InvalidInput(f"--kind {kind} takes {wanted}, {len(files)} files were given; leave some away.")
     if output.out is None:
         raise InvalidInput("plot needs a file to draw into; give --out figure.png (or .svg, .pdf).")
@@ -35,7 +43,10 @@ def command(
     import flowsim
 
     trajectories = [flowsim.Trajectory.load(file) for file in files]
-    if len(trajectories) == 2:
+    if ratio is not None:
+        wanted = _parse.number("--ratio", ratio, minimum=0)
+        trajectories = [_only(wanted, *pair) for pair in zip(trajectories, files, strict=True)]
+    if kind == KINDS[0] and len(trajectories) == 2:
         first, second = trajectories
         if first.task != second.task:
             raise InvalidInput(f"{files[0]} and {files[1]} are of different tasks; draw runs of one task together.")
@@ -48,3 +59,17 @@ def command(
     else:
         write(f"wrote {path}")
     return 0
+
+
+def _only(ratio: float, trajectory: "Trajectory", file: str) -> "Trajectory":
+    """The lanes of one ratio.
+
+    Raises:
+        InvalidInput: if the file does not hold it.
+    """
+    if "ratio" not in trajectory.axes:
+        return trajectory
+    held = [float(value) for value in trajectory.coords["ratio"]]
+    if ratio not in held:
+        raise InvalidInput(f"--ratio {ratio:g} is not in {file}; give one of {', '.join(f'{r:g}' for r in held)}.")
+    return trajectory.lane(ratio=held.index(ratio))

@@ -47,13 +47,13 @@ def command(
     return finish(trajectory, path, as_json=output.json, table=sweep_table)
 
 
-def log_spaced(low: float, high: float, count: int) -> list[float]:
-    """Ratios evenly spaced in the logarithm, the ends exact.
+def log_spaced(low: float, high: float, count: int, name: str = "--ratio") -> list[float]:
+    """Numbers evenly spaced in the logarithm, the ends exact.
 
     Raises:
         InvalidInput: if the ends are out of order.
     """
     if not low < high:
-        raise InvalidInput(f"--ratio-min {low:g} is not below --ratio-max {high:g}; exchange them.")
+        raise InvalidInput(f"{name}-min {low:g} is not below {name}-max {high:g}; exchange them.")
     step = math.log(high / low) / (count - 1)
     return [low, *(low * math.exp(step * i) for i in range(1, count - 1)), high]

@@ -1,8 +1,6 @@
 """`flowsim verify`: which growth law holds where, for a task or for a saved trajectory."""
 
-import contextlib
 import pathlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,9 +10,10 @@ from flowsim import results
 from flowsim.cli import _parse
 from flowsim.cli._console import json_text, note, show, work, wrapped, write, write_json
 from flowsim.cli._options import (
+    ALL,
     TIMES,
     TRAINING,
-    ModelOptions,
+    ModelsOptions,
     OutputOptions,
     RatioOptions,
     TaskOptions,
@@ -41,17 +40,20 @@ def command(
     ] = None,
     task: TaskOptions,
     ratio: RatioOptions,
-    model: ModelOptions,
+    model: ModelsOptions,
     log_t_max: Annotated[
         str,
         option(TIMES, "--log-t-max", f"Last ln t of the closed form (default {_LOG_T_MAX}; ODEs end at 1e4).", "L"),
     ] = _LOG_T_MAX,
     points: Annotated[str, option(TIMES, "--points", f"Number of times (default {_POINTS}).", "N")] = _POINTS,
-    lr: Annotated[str, option(TRAINING, "--lr", f"Step size of the training (default {_LR}).", "LR")] = _LR,
-    steps: Annotated[str, option(TRAINING, "--steps", f"Training steps (default {_STEPS}).", "N")] = _STEPS,
+    lr: Annotated[str, option(TRAINING, "--lr", f"Size of the finite steps (default {_LR}).", "LR")] = _LR,
+    steps: Annotated[str, option(TRAINING, "--steps", f"Number of finite steps (default {_STEPS}).", "N")] = _STEPS,
     output: OutputOptions,
 ) -> int:
     """Derive, solve, integrate and train a task, then judge its growth laws.
+
+    Full matrices are trained for CACO; for the others the same finite steps are taken in the factors of the symmetric
+    blocks. With --parameterization all the four stand side by side.
 
     Example: flowsim verify --ratio 1e-6 --ratio 0.1 --ratio 1 --ratio 10 --out results
     """
@@ -66,29 +68,16 @@ def command(
     from flowsim.cli._main_job import Plan
 
     last = _parse.number("--log-t-max", log_t_max, above=_LOG_T_MIN)
-    plan = Plan(
-        task=task.build(),
-        parameterization=model.parameterization,
-        ratios=ratio.ratios(*RATIOS),
-        start=model.start(),
-        log_times=log_time_grid(_LOG_T_MIN, last, _parse.whole("--points", points, minimum=2)),
-        lr=_parse.number("--lr", lr, above=0),
-        steps=_parse.whole("--steps", steps, minimum=1),
-    )
-    return _run(plan, output)
-
-
-@contextlib.contextmanager
-def _folder(output: OutputOptions) -> Iterator[pathlib.Path | None]:
-    """The folder to fill, or None without --out."""
-    if output.out is None:
-        if output.overwrite:
-            raise InvalidInput("--overwrite was given without --out; add --out PATH or leave it away.")
-        yield None
-        return
-    record = {"command": "verify", "version": flowsim.__version__}
-    with results.output_folder(output.out, overwrite=output.overwrite, record=record) as folder:
-        yield folder
+    bound, ratios = task.build(), ratio.ratios(*RATIOS)
+    log_times = log_time_grid(_LOG_T_MIN, last, _parse.whole("--points", points, minimum=2))
+    size, number = _parse.number("--lr", lr, above=0), _parse.whole("--steps", steps, minimum=1)
+    plans = [
+        Plan(bound, name, ratios, start=start, log_times=log_times, lr=size, steps=number)
+        for name, start in model.each().items()
+    ]
+    if model.parameterization == ALL:
+        return _run_all(plans, output)
+    return _run(plans[0], output)
 
 
 def _run(plan: "Plan", output: OutputOptions) -> int:
@@ -97,7 +86,7 @@ def _run(plan: "Plan", output: OutputOptions) -> int:
 
     names: list[str] = []
     missing: list[str] = []
-    with _folder(output) as folder:
+    with output.folder("verify") as folder:
         outcome = _main_job.compute(plan)
         if folder is not None:
             work("writing", lambda: _main_job.save(outcome, plan, folder))
@@ -116,6 +105,31 @@ def _run(plan: "Plan", output: OutputOptions) -> int:
     return max(_exit_code(report) for report in outcome.reports.values()) or max(codes)
 
 
+def _run_all(plans: "list[Plan]", output: OutputOptions) -> int:
+    from flowsim.cli import _main_job, _side_by_side
+    from flowsim.cli._finish import report_lanes
+
+    missing: list[str] = []
+    with output.folder("verify") as folder:
+        outcomes = {plan.parameterization: _main_job.compute(plan) for plan in plans}
+        if folder is not None:
+            missing = work("writing and drawing", lambda: _side_by_side.save(outcomes, plans, folder))
+    if output.json:
+        write_json(_side_by_side.data(outcomes, plans))
+    else:
+        _side_by_side.write_tables(outcomes, plans)
+        for sentence in missing:
+            write("\n" + wrapped(sentence))
+        if output.out is not None:
+            names = "four_laws.png, four_laws.svg, verdicts.json, and a folder for each with all its figures"
+            write("\n" + wrapped(f"wrote {output.out}: {names}; verdicts.txt there gives the reason of every verdict"))
+    codes = [0]
+    for name, outcome in outcomes.items():
+        codes += [report_lanes(item, f"{name} {key}: ") for key, item in outcome.trajectories.items()]
+        codes += [_exit_code(report) for report in outcome.reports.values()]
+    return max(codes)
+
+
 def _print(outcome: "Outcome", plan: "Plan") -> None:
     from flowsim.cli import _main_job, _tables
     from flowsim.cli.derive import flow_text
@@ -124,23 +138,37 @@ def _print(outcome: "Outcome", plan: "Plan") -> None:
     if outcome.ode_agreement is not None:
         last = float(outcome.trajectories["ode"].log_time[-1])
         write(f"\nODE (diffrax) against the closed form up to ln t = {last:.4g}, largest relative differences")
-        show(_tables.agreement_table(plan.ratios, outcome.ode_agreement))
+        violation = outcome.trajectories["ode"].extra.get("imbalance_violation")
+        show(_tables.agreement_table(plan.ratios, outcome.ode_agreement, imbalance=violation))
     elif plan.log_times[-1] > _main_job.ODE_LOG_TIME:
         write(
             f"\nODE (diffrax) up to ln t = {float(outcome.trajectories['ode'].log_time[-1]):.4g}; "
             f"only a closed form would go on to the ln t = {plan.log_times[-1]:.4g} asked for"
         )
-    trained = outcome.trajectories["training"]
-    write(
-        f"\ntrained matrices against theory up to t = {plan.lr * plan.steps:g}, {plan.steps} steps of {plan.lr:g},\n"
-        "largest differences, in proportion to the step; asymmetry: distance from the symmetric matrices"
-    )
-    show(_tables.agreement_table(plan.ratios, outcome.training_agreement, asymmetry=trained.extra.get("asymmetry")))
+    write(f"\n{_steps_words(outcome, plan)}")
+    extra = outcome.finite_steps.extra
+    columns = {"asymmetry": extra.get("asymmetry"), "imbalance": extra.get("imbalance_violation")}
+    show(_tables.agreement_table(plan.ratios, outcome.finite_agreement, **columns))
     write()
     _show_laws(next(iter(outcome.reports.values())))
     write("\nlaws of the exact flow and claims of the paper, by trajectory")
     show(_tables.verdict_table(outcome.reports, {k: float(v.log_time[-1]) for k, v in outcome.trajectories.items()}))
     _print_failures(next(iter(outcome.reports.values())))
+
+
+def _steps_words(outcome: "Outcome", plan: "Plan") -> str:
+    """What took the finite steps, and what the columns of their table mean."""
+    who, column = {
+        "training": ("trained matrices", "asymmetry: distance from the symmetric matrices"),
+        "descent": (
+            "finite steps in the factors of the blocks (flowsim.descend)",
+            "imbalance: change of P^T P - Q Q^T, which the flow conserves",
+        ),
+    }[outcome.finite]
+    return (
+        f"{who} against theory up to t = {plan.lr * plan.steps:g}, {plan.steps} steps of {plan.lr:g},\n"
+        f"largest differences, in proportion to the step; {column}"
+    )
 
 
 def _show_laws(report: "Report") -> None:
@@ -165,7 +193,7 @@ def _judge_file(file: str, output: OutputOptions) -> int:
         raise InvalidInput(
             f"{file} lies in --out {output.out}, which would be replaced; choose another folder for --out."
         )
-    with _folder(output) as folder:
+    with output.folder("verify") as folder:
         report = work("judging", lambda: _judge(file))
         if folder is not None:
             (folder / "verdicts.json").write_text(json_text(report.to_dict(), indent=2) + "\n", encoding="utf-8")

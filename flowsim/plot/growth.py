@@ -1,5 +1,7 @@
 """Growth laws as figures: constants converging, and the score gap's two regimes."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,6 +15,7 @@ from flowsim.theory.growth import BEFORE, MARGIN, ODDS, SATURATED, SCORE_GAP
 from flowsim.trajectory import Trajectory
 
 Laws = dict[tuple[str, str], Prediction]
+Run = tuple[Lane, Numbers, Laws]
 _THEORY = {"color": "black", "lw": 0.8, "ls": (0, (4, 3))}
 _EARLY = {"color": "black", "lw": 0.8, "ls": (0, (5, 2))}
 _LATE = {"color": "black", "lw": 1.0, "ls": (0, (1, 1.5))}
@@ -27,7 +30,7 @@ _ODDS = {
     "FAFO": (r"odds: log t log log t, constant $F c/\sqrt{C}$", r"$y\,/\,(F c\, l\, \Lambda/\sqrt{C})$"),
 }
 _CLOCK = {"C": r"$l = \ln(t/C)$", "F": r"$l = \ln(2t/\sqrt{C})$"}
-_TRUSTED = 0.05  # corrections are drawn where theory leaves out less than this
+TRUSTED = 0.05  # corrections are drawn where theory leaves out less than this
 
 
 def growth_constants(trajectory: Trajectory) -> Figure:
@@ -47,7 +50,7 @@ def growth_constants(trajectory: Trajectory) -> Figure:
     Raises:
         InvalidInput: if theory predicts no constants for this trajectory, or it has several parameterizations.
     """
-    runs = _predicted(trajectory)
+    runs = predicted_runs(trajectory)
     names = sorted({lane.parameterization for lane, _, _ in runs})
     if len(names) > 1:
         raise InvalidInput(f"growth laws of {', '.join(names)} cannot share a figure; give one parameterization.")
@@ -63,11 +66,11 @@ def growth_constants(trajectory: Trajectory) -> Figure:
             )
         ):
             above, below = axes[:, column]
-            least = 1e-3
+            least = 0.1
             for number, (lane, known, laws) in enumerate(runs):
                 law = laws[observable, SATURATED]
-                measured = _measured_constant(lane, known, law)
-                predicted = np.where(law.remainder <= _TRUSTED, law.predicted / law.scale, np.nan)
+                measured = measured_constant(lane, known, law)
+                predicted = np.where(law.remainder <= TRUSTED, law.predicted / law.scale, np.nan)
                 for ax, shown, theory in (
                     (above, measured, predicted),
                     (below, np.abs(measured - 1), np.abs(predicted - 1)),
@@ -88,7 +91,7 @@ def growth_constants(trajectory: Trajectory) -> Figure:
             below.set_title("distance from 1", loc="left")
             below.set_ylabel("|" + symbol + r"$\;-\;1$|")
             below.set_xlabel(style.LOG_TIME + f"   ({_CLOCK[names[0][2]]})")
-        _log_time_axes(axes, runs, first=1.0)
+        log_time_axes(axes, runs, first=1.0)
         style.letters(list(axes.ravel()))
         entries = style.ratio_keys(figure, list(_ratios(runs)), colour)
         entries.append(style.key(f"theory: leading term and first correction{words.replace('theory ', '')}", **_THEORY))
@@ -96,7 +99,7 @@ def growth_constants(trajectory: Trajectory) -> Figure:
     return figure
 
 
-def _measured_constant(lane: Lane, known: Numbers, law: Prediction) -> np.ndarray:
+def measured_constant(lane: Lane, known: Numbers, law: Prediction) -> np.ndarray:
     """Margin or odds over their law, for l > 1; a factor log log t is taken where it is defined."""
     l = lane.log_time - known.output.log_unit
     l = np.where(l > 1, l, np.nan)
@@ -119,7 +122,7 @@ def score_gap_regimes(trajectory: Trajectory) -> Figure:
     Raises:
         InvalidInput: if theory predicts no laws for this trajectory, its ratios are all 0, or it is not CACO.
     """
-    runs = _predicted(trajectory)
+    runs = predicted_runs(trajectory)
     for lane, _, _ in runs:
         if lane.parameterization != "CACO":
             raise InvalidInput(
@@ -146,7 +149,7 @@ def score_gap_regimes(trajectory: Trajectory) -> Figure:
         right.set_ylabel(r"$d\,\ln(\theta - \theta_0)\,/\,d\,\ln l_0$")
         left.set_xlabel(style.LOG_TIME)
         right.set_xlabel(r"$l_0 = \ln(\alpha_0^2\, t/C)$")
-        _log_time_axes(axes, runs, first=_FIRST_LOG_TIME)
+        log_time_axes(axes, runs, first=_FIRST_LOG_TIME)
         left.set_ylim(np.nanmin(shown) / 2, np.nanmax(shown) * 2)
         style.letters([left, right])
         entries = style.ratio_keys(figure, list(_ratios(runs)), colour)
@@ -231,7 +234,15 @@ def _crossing(lane: Lane, known: Numbers) -> tuple[float, float] | None:
     return float(np.exp(log_at)), float(np.exp(np.interp(log_at, np.log(log_time), np.log(gap))))
 
 
-def _predicted(trajectory: Trajectory) -> list[tuple[Lane, Numbers, Laws]]:
+def predicted_runs(trajectory: Trajectory) -> list[Run]:
+    """The lanes of a trajectory for which theory predicts laws, with their numbers and laws.
+
+    Args:
+        trajectory: of a task with predicted laws.
+
+    Raises:
+        InvalidInput: if it is none, or theory predicts nothing for it.
+    """
     if not isinstance(trajectory, Trajectory):
         raise InvalidInput(f"trajectory={type(trajectory).__name__} cannot be drawn; give a flowsim.Trajectory.")
     runs = []
@@ -246,7 +257,12 @@ def _predicted(trajectory: Trajectory) -> list[tuple[Lane, Numbers, Laws]]:
     return runs
 
 
-def _log_time_axes(axes: np.ndarray, runs, first: float) -> None:
+def log_time_axes(axes: np.ndarray, runs: Sequence[Run], first: float) -> None:
+    r"""Log axes of $\ln t$ from `first` to the end of the runs.
+
+    Raises:
+        InvalidInput: if the runs end before.
+    """
     last = max(float(lane.log_time[-1]) for lane, _, _ in runs)
     if last <= first:
         raise InvalidInput(f"growth laws cannot be drawn: the run ends at ln t = {last:.4g}; go beyond {first:g}.")

@@ -15,7 +15,7 @@ _METHODS = {"exact": "closed form", "ode": "ODE", "descent": "finite steps", "tr
 _ROOM = 0.015  # beside the data, as a share of the axis
 _LEAST_AXIS = 3.0  # in ln t: the labels of less than a decade run into each other
 _MARKERS = 14  # for each lane, however densely it was recorded
-_INTEGRATED = {"color": "black", "lw": 0.9, "ls": (0, (4, 3))}
+_INTEGRATED = {"color": "black", "ls": "", "marker": ".", "ms": 2.2}  # points: its own times may be far apart
 
 
 def theory_vs_simulation(
