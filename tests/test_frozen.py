@@ -104,3 +104,10 @@ def test_bad_input(arguments, fragments):
 def test_attention_cannot_be_sharpened_beyond_one():
     with pytest.raises(fs.InvalidInput, match="1 - delta"):
         fs.sharpening_incentive(TASK, attention=0.996, times=1.0)
+
+
+def test_a_gap_that_leaves_float64_says_so():
+    task = fs.Task(classes=4, distinct=10, common=10, context=fs.FixedContext(distinct=32, common=31))
+    far = fs.frozen_gate(task, "FACO", ratio=[1e-6, 10.0], log_times=[1.0, 300.0])
+    assert far.status.tolist() == [fs.Status.OK, fs.Status.NOT_FINITE]
+    assert np.isinf(far.score_gap[1, 1])

@@ -22,6 +22,7 @@ from flowsim.solve.lanes import map_lanes
 from flowsim.solve.orbit import Orbit
 from flowsim.solve.progress import INDICES, log_loss_of_lead, observe
 from flowsim.solve.score_clocks import FrozenScore
+from flowsim.status import Status
 from flowsim.task import Task
 from flowsim.trajectory import Trajectory
 
@@ -240,7 +241,10 @@ def _solve_frozen_gate(index: str, numbers: Numbers, grid: Float[Array, " times"
         _, advance = INDICES[index].locate(standing, numbers.log_types, points)
         orbit = orbit.spread()
         change = orbit.qk.ungated(orbit.drive(advance))
+        # without the gate the score gap of factors grows as an exponential, and may leave float64
+        lost = ~jnp.all(jnp.isfinite(change), axis=1)
         observed = observed._replace(
+            status=jnp.maximum(observed.status, jnp.where(lost, int(Status.NOT_FINITE), int(Status.OK))),
             score_gap=numbers.score_gap0 + change,
             score_gap_change=change,
             log_odds=orbit.log_odds0 + change,
