@@ -273,11 +273,6 @@ def test_factors_that_cannot_be_used(factors, words):
         fs.Start(ov_standard=[1.0], factors={"ov_standard": ([[1.0]], [[1.0]])})
 
 
-def test_training_still_needs_collapsed_circuits():
-    with pytest.raises(fs.InvalidInput, match="'FAFO' has a factorized circuit, which train cannot step"):
-        fs.train(PAPER, "FAFO", ratio=1.0, lr=0.1, steps=5)
-
-
 # --- conservation ---
 
 
