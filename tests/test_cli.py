@@ -833,7 +833,7 @@ def test_interrupted_training_keeps_what_is_done(tmp_path):
     assert process.returncode == 130
     assert "method training" in out
     assert err == (
-        "flowsim: interrupted before the last step; what was recorded until then is there.\n"
+        "flowsim: ratio 1: interrupted before the last step; what was recorded until then is there.\n"
         "flowsim: interrupted; nothing half-written was left behind.\n"
     )
     kept = flowsim.Trajectory.load(tmp_path / "x.nc")

@@ -120,10 +120,10 @@ def velocity_mismatch(task, field, state, ratio) -> tuple[float, float]:
     n = field.circuits.qk.size
     reference = -np.where(np.arange(field.n_state) < n, ratio, 1.0) * gradient
     ours = np.asarray(field(0.0, jnp.asarray(state), field.parameters(task, ratio)))
-    worst = 0.0
+    worst, floor = 0.0, 1e-5 * max(1.0, ratio)
     for here in (slice(0, n), slice(n, None)):
-        # a circuit whose gradient vanishes is compared on the scale of one rounding of the loss
-        worst = max(worst, np.abs(ours[here] - reference[here]).max() / max(np.abs(reference[here]).max(), 1e-5))
+        # a circuit whose gradient vanishes is compared on the scale of one rounding of the loss, times its rate
+        worst = max(worst, np.abs(ours[here] - reference[here]).max() / max(np.abs(reference[here]).max(), floor))
     return worst, outside
 
 

@@ -58,17 +58,17 @@ def velocity_mismatch(task, field, blocks, ratio, gradient=None) -> float:
         ours = -rates * np.array([float(g) for g in gradient(tuple(jnp.asarray(blocks)), 0.0, parameters)])
     gradients = full.full_gradient(*full.symmetric_matrices(task, blocks), full.mean_counts(task))
     reference = -rates * full.project(task, *gradients)
-    return _mismatch(ours, reference, field.is_qk)
+    return _mismatch(ours, reference, field.is_qk, max(1.0, ratio))
 
 
-def _mismatch(ours, reference, is_qk) -> float:
+def _mismatch(ours, reference, is_qk, rate=1.0) -> float:
     worst = 0.0
     for circuit in (True, False):
         here = np.asarray(is_qk) == circuit
         size = np.abs(reference[here]).max() if here.any() else 0.0
         difference = np.abs(ours[here] - reference[here]).max() if here.any() else 0.0
-        # a circuit whose gradient vanishes is compared on the scale of one rounding of the loss
-        worst = max(worst, difference / max(size, 1e-5))
+        # a circuit whose gradient vanishes is compared on the scale of one rounding of the loss, times its rate
+        worst = max(worst, difference / max(size, 1e-5 * rate))
     return float(worst)
 
 

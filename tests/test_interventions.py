@@ -28,13 +28,17 @@ def ends(trajectory):
 
 
 def orders(parameterization, end, lrs, *, flow, descent):
-    """Fitted order in the learning rate of the distance between descent and a flow, of margin and score gap."""
+    """Fitted order in the learning rate of the distance between descent and a flow, of margin and score gap.
+
+    What agrees to rounding with every step (a gap that moves at constant speed) has no order: NaN.
+    """
     errors = []
     for lr in lrs:
         steps = round(end / lr)
         stepped = fs.descend(TWO_CLOCK, parameterization, ratio=5.0, lr=lr, steps=steps, points=1, **descent)
         errors.append(np.abs(ends(stepped) - ends(flow(lr))))
-    return np.polyfit(np.log(lrs), np.log(errors), 1)[0]
+    found = np.polyfit(np.log(lrs), np.log(errors), 1)[0]
+    return np.where(np.max(errors, axis=0) < 1e-11, np.nan, found)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +60,8 @@ def test_descent_goes_to_the_flow_with_order_one(parameterization, intervention,
     flow = fs.integrate(TWO_CLOCK, parameterization, ratio=5.0, times=[end], **intervention)
     assert bool(flow.ok)
     found = orders(parameterization, end, lrs, flow=lambda _: flow, descent=intervention)
-    assert np.all((found > 0.9) & (found < 1.1)), found
+    assert np.all(((found > 0.9) & (found < 1.1)) | np.isnan(found)), found
+    assert not np.all(np.isnan(found))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +69,8 @@ def test_descent_goes_to_the_flow_with_order_one(parameterization, intervention,
 )
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_modified_flow_leaves_one_order_more_for_each_of_its_own(parameterization, order):
-    lrs, end = (4.0, 2.0, 1.0, 0.5) if parameterization == "CACO" else (1.0, 0.5, 0.25), 200.0
+    lrs = (4.0, 2.0, 1.0, 0.5) if parameterization == "CACO" else (1.0, 0.5, 0.25)
+    end = 100.0 if parameterization == "CAFO" else 200.0  # at 200 the error of CAFO's margin changes its sign
 
     def flow(lr):
         return fs.integrate(TWO_CLOCK, parameterization, ratio=5.0, times=[end], step=lr, order=order, tol=1e-10)

@@ -12,6 +12,8 @@ import mpmath as mp
 
 from tests.closed_form_reference import DIGITS, _gauss
 
+# From margin 0 with an imbalance the drive is a difference of square roots that agree to the square of the margin.
+_WORKING_DIGITS = 80
 _FAR = 80  # units of the lead before the end in which all but e^-80 of the time passes
 
 
@@ -130,7 +132,7 @@ class TwoClocks:
 
     def at_margin(self, margin):
         """ln t, theta - theta0, dw/d ln t and d theta/dw where the margin has a value."""
-        with mp.workdps(DIGITS):
+        with mp.workdps(_WORKING_DIGITS):
             return self._at_margin(mp.mpf(margin))
 
     def _at_margin(self, margin):
