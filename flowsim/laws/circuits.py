@@ -271,5 +271,4 @@ class FactorizedScore(ScoreCircuit):
 
     def _reach(self, log_odds: float) -> float:
         """A clock beyond every one asked for: theta there exceeds ln y plus ln theta' amply."""
-        target = 2 * abs(log_odds) + 100
-        return max(self.clock_of_change(target), 1e-12)
+        return self.clock_of_change(2 * abs(log_odds) + 100)

@@ -20,7 +20,7 @@ from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.codegen import CompiledField, Parameters
 from flowsim.errors import InvalidInput
 from flowsim.solve.interventions import Driven, Interventions, driven_velocity, modified
-from flowsim.solve.reduced import Solution
+from flowsim.solve.reduced import Solution, solution_of
 from flowsim.status import Status
 
 # Largest ln t at which e^{ln t} times a velocity of order 1 is a float.
@@ -160,17 +160,4 @@ def _observe(
     status = jnp.where(error <= tol, int(Status.OK), int(Status.INACCURATE))
     status = jnp.where(finite, status, int(Status.NOT_FINITE))
     status = jnp.where(complete, status, int(Status.MAX_STEPS))
-    grouped = len(field.flow.structure.roles) > 2
-    return Solution(
-        margin=seen.margin,
-        score_gap_change=gap_change,
-        log_odds=seen.log_odds,
-        log_error=seen.log_error,
-        log_loss=seen.log_loss,
-        status=status,
-        n_steps=n_steps,
-        margins=seen.margins if grouped else None,
-        scores=seen.scores if grouped else None,
-        log_attentions=seen.log_attentions if grouped else None,
-        imbalance_violation=violation,
-    )
+    return solution_of(field, seen, gap_change, status, n_steps, violation)

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from flowsim import _jax  # noqa: F401  float64 first
+from flowsim._observe import Observables
 from flowsim.codegen import CompiledField, Parameters
 from flowsim.solve import fixed_grid
 from flowsim.solve.fixed_grid import Path
@@ -169,6 +170,14 @@ def observe(
     status = jnp.where(path.error <= tol, status, int(Status.INACCURATE))
     status = jnp.where(finite, status, int(Status.NOT_FINITE))
     status = jnp.where(path.complete & (path.n_steps <= max_steps), status, int(Status.MAX_STEPS))
+    violation = largest(broken, broken[0]).T if broken else None
+    return solution_of(field, seen, gap_change, status, path.n_steps, violation)
+
+
+def solution_of(
+    field: CompiledField, seen: Observables, gap_change: Array, status: Array, n_steps: Array, violation: Array | None
+) -> Solution:
+    """The solution from what was seen; by group only where margin, score gap and log odds do not say it all."""
     grouped = len(field.flow.structure.roles) > 2
     return Solution(
         margin=seen.margin,
@@ -177,9 +186,9 @@ def observe(
         log_error=seen.log_error,
         log_loss=seen.log_loss,
         status=status,
-        n_steps=path.n_steps,
+        n_steps=n_steps,
         margins=seen.margins if grouped else None,
         scores=seen.scores if grouped else None,
         log_attentions=seen.log_attentions if grouped else None,
-        imbalance_violation=largest(broken, broken[0]).T if broken else None,
+        imbalance_violation=violation,
     )
