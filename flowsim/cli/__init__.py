@@ -1,4 +1,4 @@
-"""The command line: `flowsim derive | integrate | train | verify | sweep | ratio-for | phase | plot`.
+"""The command line: `flowsim derive | integrate | train | verify | sweep | ratio-for | phase | reproduce | plot`.
 
 Commands import JAX, SymPy and matplotlib only when they run, so that help is instant.
 """

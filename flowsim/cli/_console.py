@@ -95,14 +95,14 @@ def note(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def work(text: str, function: Callable[[], T]) -> T:
+def work(text: str | None, function: Callable[[], T]) -> T:
     """Calls a function that may take long, and shows what is being done on a terminal's standard error.
 
     The function runs in a thread of its own: compiled code does not look for signals, but a main thread that waits
     does, so that Ctrl-C is answered at once. (The process then ends without the thread, see `cli.main`.)
 
     Args:
-        text: what is being done.
+        text: what is being done; None where something else shows it.
         function: does it.
 
     Returns:
@@ -126,8 +126,8 @@ def work(text: str, function: Callable[[], T]) -> T:
     return outcome[0]
 
 
-def _spinner(text: str) -> contextlib.AbstractContextManager[Any]:
-    if not sys.stderr.isatty() or plain_text():
+def _spinner(text: str | None) -> contextlib.AbstractContextManager[Any]:
+    if text is None or not sys.stderr.isatty() or plain_text():
         return contextlib.nullcontext()
     from rich.console import Console
 

@@ -1,0 +1,142 @@
+"""What an experiment is: settings, a run, findings, figures; and how its arrays carry their origin."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import xarray as xr
+from matplotlib.figure import Figure
+
+from flowsim.errors import InvalidInput
+from flowsim.trajectory_file import versions
+
+VERDICTS = ("agrees", "differs", "undecided", "not stated there")
+
+Report = Callable[[str, int, int], None]
+"""Is told what is being done, how many parts of it are done, and how many there are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One comparison with the paper.
+
+    Attributes:
+        claim: what is said, in flowsim's words.
+        where: where the paper says it; empty for a finding of flowsim's own.
+        found: what the arrays show, a sentence with the number.
+        verdict: "agrees", "differs", "undecided", or "not stated there".
+        value: the number itself, where there is one.
+    """
+
+    claim: str
+    where: str
+    found: str
+    verdict: str
+    value: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise InvalidInput(f"verdict={self.verdict!r} must be one of {', '.join(VERDICTS)}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A reproducible experiment.
+
+    Attributes:
+        name: its name on the command line.
+        summary: one sentence on what it shows.
+        settings: the frozen dataclass of its settings; has a classmethod `quick` for a reduced run of seconds.
+        run: from settings (and a `Report`, or None) to arrays; everything that findings and figures need.
+        findings: from those arrays to the comparison with the paper.
+        figures: file names, without ending, and the functions that draw them from the arrays.
+    """
+
+    name: str
+    summary: str
+    settings: Any
+    run: Callable[[Any, Report | None], xr.Dataset]
+    findings: Callable[[xr.Dataset], Sequence[Finding]]
+    figures: Mapping[str, Callable[[xr.Dataset], Figure]]
+
+
+def perform(experiment: Experiment, settings: Any = None, report: Report | None = None) -> xr.Dataset:
+    """Runs an experiment; the arrays that come of it carry its name, settings and the versions of what computed them.
+
+    Args:
+        experiment: what to run.
+        settings: of the experiment's own class; None for its defaults.
+        report: is told about the progress.
+
+    Returns:
+        The arrays.
+
+    Raises:
+        InvalidInput: if the settings are of another class or cannot be used.
+    """
+    if settings is None:
+        settings = experiment.settings()
+    if not isinstance(settings, experiment.settings):
+        raise InvalidInput(f"settings={settings!r} must be a {experiment.settings.__name__}.")
+    dataset = experiment.run(settings, report)
+    stamp = {"experiment": experiment.name, **_origin(settings)}
+    return dataset.assign_attrs({**dataset.attrs, **stamp})
+
+
+def settings_of(experiment: Experiment, dataset: xr.Dataset) -> Any:
+    """The settings that a dataset was made with."""
+    return experiment.settings(**{name: _frozen(item) for name, item in json.loads(dataset.attrs["settings"]).items()})
+
+
+def up_to_date(experiment: Experiment, settings: Any, dataset: xr.Dataset) -> bool:
+    """Whether running the experiment with these settings and these versions would make the same arrays again."""
+    wanted = {"experiment": experiment.name, **_origin(settings)}
+    return all(dataset.attrs.get(name) == value for name, value in wanted.items())
+
+
+def changed(settings: Any, texts: Mapping[str, str]) -> Any:
+    """Settings with some fields replaced by what a user typed.
+
+    Args:
+        settings: what to change.
+        texts: field names and their values as text; several values are separated by commas.
+
+    Raises:
+        InvalidInput: naming the field, the value and the fix.
+    """
+    fields = {field.name for field in dataclasses.fields(settings)}
+    values = {}
+    for name, text in texts.items():
+        if name not in fields:
+            raise InvalidInput(f"setting {name!r} is unknown; give one of {', '.join(sorted(fields))}.")
+        values[name] = _read(name, text, getattr(settings, name))
+    return dataclasses.replace(settings, **values)
+
+
+def _origin(settings: Any) -> dict[str, str]:
+    return {"settings": json.dumps(dataclasses.asdict(settings)), "versions": json.dumps(versions(), sort_keys=True)}
+
+
+def _frozen(value: Any) -> Any:
+    """Lists of a JSON text as the tuples that they were."""
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+def _read(name: str, text: str, present: Any) -> Any:
+    """The text as a value of the kind that stands there at present."""
+    if isinstance(present, tuple):
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        if not parts or not present or isinstance(present[0], tuple):
+            raise InvalidInput(f"setting {name}={text!r} cannot be used; set it in Python.")
+        return tuple(_read(name, part, present[0]) for part in parts)
+    try:
+        if isinstance(present, bool):
+            return {"true": True, "false": False}[text.lower()]
+        if isinstance(present, int):
+            return int(text)
+        if isinstance(present, float):
+            return float(text)
+    except (KeyError, ValueError):
+        raise InvalidInput(f"setting {name}={text!r} cannot be used; give a value like {present}.") from None
+    return text

@@ -1,0 +1,190 @@
+"""What every experiment shares: settings, provenance, files, and the command that runs it."""
+
+import dataclasses
+import json
+import types
+
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib.figure import Figure
+
+import flowsim.experiments as ex
+from flowsim.cli import run
+from flowsim.errors import InvalidInput
+from flowsim.experiments._experiment import changed, settings_of, up_to_date
+from flowsim.experiments._files import load, save
+
+
+@dataclasses.dataclass(frozen=True)
+class SquaresSettings:
+    upto: int = 5
+    scale: float = 2.0
+    shifts: tuple[float, ...] = (0.0, 1.0)
+    name: str = "squares"
+
+    @classmethod
+    def quick(cls):
+        return cls(upto=2)
+
+
+def squares(settings, report=None):
+    x = np.arange(settings.upto)
+    if report is not None:
+        report("squaring", 1, 1)
+    CALLS.append(settings)
+    data = settings.scale * x**2 + np.asarray(settings.shifts)[:, None]
+    return xr.Dataset({"y": (("shift", "x"), data)}, coords={"x": x, "shift": list(settings.shifts)})
+
+
+def findings(dataset):
+    last = float(dataset.y[0, -1])
+    return [ex.Finding("squares grow", "paper, section 0", f"the last one is {last:g}", "agrees", last)]
+
+
+def draw(dataset):
+    figure = Figure()
+    figure.subplots().plot(dataset.x, dataset.y[0])
+    return figure
+
+
+CALLS = []
+EXPERIMENT = ex.Experiment("squares", "Squares.", SquaresSettings, squares, findings, {"squares_figure": draw})
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """The experiment above as if it were one of flowsim's."""
+    import sys
+
+    module = types.ModuleType("flowsim.experiments._squares")
+    module.__dict__["EXPERIMENT"] = EXPERIMENT
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(ex, "_MODULES", {"squares": "_squares"})
+    monkeypatch.setattr(ex, "ALL", ("squares",))
+    CALLS.clear()
+
+
+def test_a_dataset_gives_back_the_settings_that_made_it():
+    settings = SquaresSettings(upto=3, shifts=(0.1, 0.2, 1 / 3))
+    dataset = ex.perform(EXPERIMENT, settings)
+    assert settings_of(EXPERIMENT, dataset) == settings
+    assert up_to_date(EXPERIMENT, settings, dataset)
+    assert not up_to_date(EXPERIMENT, dataclasses.replace(settings, upto=4), dataset)
+    assert not up_to_date(EXPERIMENT, settings, dataset.assign_attrs(versions="{}"))
+
+
+@pytest.mark.usefixtures("registered")
+def test_files_hold_arrays_findings_and_figures(tmp_path):
+    dataset = ex.perform(EXPERIMENT, SquaresSettings())
+    written = save(EXPERIMENT, dataset, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(written)
+    found, again = load(tmp_path / "squares.nc")
+    assert found is EXPERIMENT
+    xr.testing.assert_identical(again, dataset)
+    told = json.loads((tmp_path / "squares.json").read_text())
+    assert told["settings"]["shifts"] == [0.0, 1.0]
+    assert told["findings"][0]["value"] == 32.0
+    assert set(told["versions"]) >= {"flowsim", "jax", "numpy"}
+
+
+def test_a_fault_in_a_figure_costs_no_result(tmp_path):
+    def broken(_):
+        raise RuntimeError("a figure that cannot be drawn")
+
+    faulty = dataclasses.replace(EXPERIMENT, figures={"broken": broken})
+    with pytest.raises(RuntimeError):
+        save(faulty, ex.perform(EXPERIMENT), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"squares.nc", "squares.json"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ({"up": "3"}, ["'up'", "upto"]),
+        ({"upto": "many"}, ["upto", "'many'", "5"]),
+        ({"scale": ""}, ["scale", "2.0"]),
+        ({"shifts": "1,x"}, ["shifts", "'x'"]),
+        ({"shifts": ""}, ["shifts"]),
+    ],
+)
+def test_a_bad_setting_is_one_clear_sentence(texts, words):
+    with pytest.raises(InvalidInput) as caught:
+        changed(SquaresSettings(), texts)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_settings_are_read_as_what_they_are():
+    read = changed(SquaresSettings(), {"upto": "7", "scale": "1e-3", "shifts": "3, 4.5", "name": "a=b"})
+    assert read == SquaresSettings(7, 1e-3, (3.0, 4.5), "a=b")
+
+
+def test_a_verdict_must_be_one_of_the_four():
+    with pytest.raises(InvalidInput, match="maybe"):
+        ex.Finding("", "", "", "maybe")
+
+
+@pytest.mark.usefixtures("registered")
+def test_reproduce_writes_prints_and_draws_again(tmp_path, capsys):
+    out = tmp_path / "a"
+    assert run(["reproduce", "squares", "--set", "upto=4", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "the last one is 18" in printed
+    assert "agrees" in printed
+    assert "squares.nc" in printed
+    assert run(["reproduce", "squares", "--from", str(out / "squares.nc"), "--out", str(tmp_path / "b"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["upto"] == 4
+    assert len(CALLS) == 1
+    assert (tmp_path / "b" / "squares_figure.svg").read_bytes() == (out / "squares_figure.svg").read_bytes()
+
+
+@pytest.mark.usefixtures("registered")
+def test_all_goes_on_where_it_stopped(tmp_path, capsys):
+    out = str(tmp_path / "all")
+    assert run(["reproduce", "all", "--quick", "--out", out]) == 0
+    assert run(["reproduce", "all", "--quick", "--out", out]) == 0
+    assert len(CALLS) == 1
+    assert "has it already" in capsys.readouterr().out
+    assert run(["reproduce", "all", "--out", out]) == 2  # other settings: not replaced unasked
+    assert "--overwrite" in capsys.readouterr().err
+    assert run(["reproduce", "all", "--out", out, "--overwrite", "--json"]) == 0
+    assert [settings.upto for settings in CALLS] == [2, 5]
+    assert json.loads(capsys.readouterr().out)["squares"]["settings"]["upto"] == 5
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["cubes"], ["cubes", "squares, all"]),
+        (["squares", "--set", "upto"], ["--set upto", "FIELD=VALUE"]),
+        (["squares", "--set", "upto=1", "--set", "upto=2"], ["--set upto", "twice"]),
+        (["squares", "--from", "nowhere.nc"], ["nowhere.nc", "does not exist"]),
+        (["squares", "--from", "nowhere.nc", "--quick"], ["--quick", "--from nowhere.nc"]),
+        (["all"], ["--out DIR"]),
+        (["all", "--set", "upto=1", "--out", "x"], ["--set", "one result"]),
+        (["all", "--out", "no/such/folder"], ["no/such", "does not exist"]),
+    ],
+)
+def test_bad_words_are_refused_in_one_sentence(words, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(["reproduce", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert all(word in said for word in told)
+    assert not CALLS
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_damaged_file_is_named(tmp_path, capsys):
+    path = tmp_path / "squares.nc"
+    save(EXPERIMENT, ex.perform(EXPERIMENT), tmp_path)
+    path.write_bytes(path.read_bytes()[:-500])
+    assert run(["reproduce", "squares", "--from", str(path)]) == 2
+    assert "damaged" in capsys.readouterr().err
+
+
+def test_an_unknown_experiment_is_refused():
+    with pytest.raises(InvalidInput, match="cubes"):
+        ex.experiment("cubes")
