@@ -14,20 +14,23 @@ from flowsim.errors import InvalidInput
 
 if TYPE_CHECKING:
     from flowsim.experiments._experiment import Experiment, Finding, perform
+    from flowsim.experiments._fig2 import Fig2Settings, fig2
 
 # the name on the command line -> the module that defines EXPERIMENT
-_MODULES: dict[str, str] = {}
-ALL: tuple[str, ...] = ()
+_MODULES: dict[str, str] = {"fig2": "_fig2"}
+ALL: tuple[str, ...] = ("fig2",)
 """Those that `flowsim reproduce all` runs, in this order."""
 
 # public name -> its module
 _HOME = {
     "Experiment": "_experiment",
+    "Fig2Settings": "_fig2",
     "Finding": "_experiment",
+    "fig2": "_fig2",
     "perform": "_experiment",
 }
 
-__all__ = ["ALL", "Experiment", "Finding", "experiment", "names", "perform"]
+__all__ = ["ALL", "Experiment", "Fig2Settings", "Finding", "experiment", "fig2", "names", "perform"]
 
 
 def names() -> tuple[str, ...]:
