@@ -14,20 +14,34 @@ from flowsim.errors import InvalidInput
 
 if TYPE_CHECKING:
     from flowsim.experiments._experiment import Experiment, Finding, perform
+    from flowsim.experiments._stability import StabilitySettings, stability
 
 # the name on the command line -> the module that defines EXPERIMENT
-_MODULES: dict[str, str] = {}
-ALL: tuple[str, ...] = ()
+_MODULES: dict[str, str] = {
+    "stability": "_stability",
+}
+ALL: tuple[str, ...] = ("stability",)
 """Those that `flowsim reproduce all` runs, in this order."""
 
 # public name -> its module
 _HOME = {
     "Experiment": "_experiment",
     "Finding": "_experiment",
+    "StabilitySettings": "_stability",
     "perform": "_experiment",
+    "stability": "_stability",
 }
 
-__all__ = ["ALL", "Experiment", "Finding", "experiment", "names", "perform"]
+__all__ = [
+    "ALL",
+    "Experiment",
+    "Finding",
+    "StabilitySettings",
+    "experiment",
+    "names",
+    "perform",
+    "stability",
+]
 
 
 def names() -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from flowsim.plot.growth import growth_constants, score_gap_regimes
 from flowsim.plot.phase import phase_diagram
 from flowsim.plot.saving import savefig
 from flowsim.plot.simulation import theory_vs_simulation
+from flowsim.plot.stability import transverse_stability
 
 __all__ = [
     "error_budget",
@@ -15,4 +16,5 @@ __all__ = [
     "savefig",
     "score_gap_regimes",
     "theory_vs_simulation",
+    "transverse_stability",
 ]
