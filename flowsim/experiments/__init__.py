@@ -14,11 +14,13 @@ from flowsim.errors import InvalidInput
 
 if TYPE_CHECKING:
     from flowsim.experiments._experiment import Experiment, Finding, perform
+    from flowsim.experiments._random_starts import RandomStartsSettings, random_starts
     from flowsim.experiments._stability import StabilitySettings, stability
 
 # the name on the command line -> the module that defines EXPERIMENT
 _MODULES: dict[str, str] = {
     "stability": "_stability",
+    "random-starts": "_random_starts",
 }
 ALL: tuple[str, ...] = ("stability",)
 """Those that `flowsim reproduce all` runs, in this order."""
@@ -27,8 +29,10 @@ ALL: tuple[str, ...] = ("stability",)
 _HOME = {
     "Experiment": "_experiment",
     "Finding": "_experiment",
+    "RandomStartsSettings": "_random_starts",
     "StabilitySettings": "_stability",
     "perform": "_experiment",
+    "random_starts": "_random_starts",
     "stability": "_stability",
 }
 
@@ -36,10 +40,12 @@ __all__ = [
     "ALL",
     "Experiment",
     "Finding",
+    "RandomStartsSettings",
     "StabilitySettings",
     "experiment",
     "names",
     "perform",
+    "random_starts",
     "stability",
 ]
 

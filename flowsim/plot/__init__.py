@@ -7,12 +7,14 @@ from flowsim.plot.phase import phase_diagram
 from flowsim.plot.saving import savefig
 from flowsim.plot.simulation import theory_vs_simulation
 from flowsim.plot.stability import transverse_stability
+from flowsim.plot.starts import random_starts
 
 __all__ = [
     "error_budget",
     "four_laws",
     "growth_constants",
     "phase_diagram",
+    "random_starts",
     "savefig",
     "score_gap_regimes",
     "theory_vs_simulation",

@@ -96,6 +96,7 @@ def observe(plan: Plan, batch: Batch, model: AttentionModel, gap0: Float[Array, 
         scores=scores - scores[plan.reference],
         log_attentions=log_attentions,
         extra={
+            "size": jnp.sqrt(sum(jnp.sum(matrix**2) for matrix in matrices)),
             "asymmetry": asymmetry(plan.layout, matrices),
             **{f"asymmetry_{name}": part for name, part in asymmetries(plan.layout, matrices).items()},
         },

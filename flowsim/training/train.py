@@ -131,7 +131,8 @@ def train(
         `log_attentions` are those of the matrices on the population, the data set, or the held-out sequences; margins
         and scores are averages over the orbits of the symmetry; `extra["asymmetry"]` is the relative Frobenius distance
         from the symmetric matrices, `extra["asymmetry_class"]` and so on the same of its isotypic parts
-        (`flowsim.isotypic` names them); `extra["drift_ov"]` and `extra["drift_qk"]` of factorized circuits say how far
+        (`flowsim.isotypic` names them), and `extra["size"]` the norm of both matrices that these are relative to;
+        `extra["drift_ov"]` and `extra["drift_qk"]` of factorized circuits say how far
         $W_O^\top W_O - W_V W_V^\top$ has moved, relative to $\|W_O\|^2 + \|W_V\|^2$. A run that diverged has status
         `Status.DIVERGED`, its records are NaN from the divergence on, and `n_steps` is the number of steps before the
         one that diverged. After Ctrl-C the time axis ends at the last record, and the status is `Status.INTERRUPTED`.

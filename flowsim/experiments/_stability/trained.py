@@ -37,7 +37,7 @@ def check(
     parameterization: str,
     start: Circuits,
     kinds: tuple[Kind, ...],
-    parts: list[slice],
+    which: list[slice],
     propagated: Propagated,
     times: Float[np.ndarray, " time"],
     compared: slice,
@@ -54,7 +54,7 @@ def check(
         parameterization: four letters.
         start: the symmetric start.
         kinds: the types.
-        parts: which directions belong to which type.
+        which: directions of each type.
         propagated: the linearized flow of one ratio (no leading axis).
         times: its times.
         compared: at which of them to compare.
@@ -69,8 +69,7 @@ def check(
     flat, unravel = ravel_pytree(start)
     grid = times[compared]
     names, chosen, lines = [], [], []
-    log_base = np.log(np.linalg.norm(np.asarray(propagated.matrices), axis=-1))
-    for kind, part in zip(kinds, parts, strict=True):
+    for kind, part in zip(kinds, which, strict=True):
         moved = np.asarray(propagated.moved)[compared, part]
         if kind.name == SYMMETRIC or np.linalg.norm(moved[-1]) < _VISIBLE:
             continue
@@ -78,7 +77,7 @@ def check(
         names.append(kind.name)
         chosen.append(weights @ kind.vectors)
         lines.append(np.log(np.linalg.norm(np.einsum("tdn,d->tn", moved, weights), axis=-1)))
-    predicted, base = np.stack(lines), log_base[compared]
+    predicted = np.stack(lines)
 
     sizes = np.array([epsilon, epsilon / 2])
     perturbed = np.asarray(flat) + (sizes[:, None, None] * np.stack(chosen)).reshape(-1, flat.size)
@@ -87,13 +86,10 @@ def check(
     for step in (lr, lr / 2):
         steps = round(float(grid[-1]) / step)
         run = train_each(task, parameterization, circuits, lanes, ratio=ratio, lr=step, steps=steps, points=_POINTS)
-        relative = np.stack(
-            [run.extra[f"asymmetry_{name.partition('_cyclic')[0]}"][i] for i, name in enumerate(names * sizes.size)]
-        )
-        # the distance from the nearest symmetric matrices, whose norm is the base's
-        distance = np.log(relative) - np.log1p(-(relative**2)) / 2
-        at = np.stack([np.interp(np.log(grid), np.log(run.time), line) for line in distance])
-        found.append(at.reshape(sizes.size, len(names), -1) + base - np.log(sizes)[:, None, None])
+        parts = [f"asymmetry_{name.partition('_cyclic')[0]}" for name in names] * sizes.size
+        distance = np.stack([run.extra[part][i] * run.extra["size"][i] for i, part in enumerate(parts)])
+        at = np.stack([np.interp(np.log(grid), np.log(run.time), line) for line in np.log(distance)])
+        found.append(at.reshape(sizes.size, len(names), -1) - np.log(sizes)[:, None, None])
     return Check(tuple(names), predicted, np.stack([found[0][0], found[1][0], found[0][1]]))
 
 
