@@ -14,20 +14,23 @@ from flowsim.errors import InvalidInput
 
 if TYPE_CHECKING:
     from flowsim.experiments._experiment import Experiment, Finding, perform
+    from flowsim.experiments._fig3 import Fig3Settings, fig3
 
 # the name on the command line -> the module that defines EXPERIMENT
-_MODULES: dict[str, str] = {}
-ALL: tuple[str, ...] = ()
+_MODULES: dict[str, str] = {"fig3": "_fig3"}
+ALL: tuple[str, ...] = ("fig3",)
 """Those that `flowsim reproduce all` runs, in this order."""
 
 # public name -> its module
 _HOME = {
     "Experiment": "_experiment",
+    "Fig3Settings": "_fig3",
     "Finding": "_experiment",
+    "fig3": "_fig3",
     "perform": "_experiment",
 }
 
-__all__ = ["ALL", "Experiment", "Finding", "experiment", "names", "perform"]
+__all__ = ["ALL", "Experiment", "Fig3Settings", "Finding", "experiment", "fig3", "names", "perform"]
 
 
 def names() -> tuple[str, ...]:
