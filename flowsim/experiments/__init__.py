@@ -13,24 +13,38 @@ from typing import TYPE_CHECKING
 from flowsim.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from flowsim.experiments._claims import ClaimsSettings, claims
     from flowsim.experiments._experiment import Experiment, Finding, perform
     from flowsim.experiments._fig3 import Fig3Settings, fig3
 
 # the name on the command line -> the module that defines EXPERIMENT
-_MODULES: dict[str, str] = {"fig3": "_fig3"}
-ALL: tuple[str, ...] = ("fig3",)
+_MODULES: dict[str, str] = {"fig3": "_fig3", "claims": "_claims"}
+ALL: tuple[str, ...] = ("fig3", "claims")
 """Those that `flowsim reproduce all` runs, in this order."""
 
 # public name -> its module
 _HOME = {
+    "ClaimsSettings": "_claims",
     "Experiment": "_experiment",
     "Fig3Settings": "_fig3",
     "Finding": "_experiment",
+    "claims": "_claims",
     "fig3": "_fig3",
     "perform": "_experiment",
 }
 
-__all__ = ["ALL", "Experiment", "Fig3Settings", "Finding", "experiment", "fig3", "names", "perform"]
+__all__ = [
+    "ALL",
+    "ClaimsSettings",
+    "Experiment",
+    "Fig3Settings",
+    "Finding",
+    "claims",
+    "experiment",
+    "fig3",
+    "names",
+    "perform",
+]
 
 
 def names() -> tuple[str, ...]:

@@ -4,11 +4,13 @@ from flowsim.plot.budget import error_budget
 from flowsim.plot.four import four_laws
 from flowsim.plot.growth import growth_constants, score_gap_regimes
 from flowsim.plot.phase import phase_diagram
+from flowsim.plot.rates import effective_rates
 from flowsim.plot.saving import savefig
 from flowsim.plot.sharpening import fixed_attention_errors, fixed_attention_losses
 from flowsim.plot.simulation import theory_vs_simulation
 
 __all__ = [
+    "effective_rates",
     "error_budget",
     "fixed_attention_errors",
     "fixed_attention_losses",
