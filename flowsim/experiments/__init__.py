@@ -13,21 +13,24 @@ from typing import TYPE_CHECKING
 from flowsim.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from flowsim.experiments._detour import DetourSettings, detour
     from flowsim.experiments._experiment import Experiment, Finding, perform
 
 # the name on the command line -> the module that defines EXPERIMENT
-_MODULES: dict[str, str] = {}
-ALL: tuple[str, ...] = ()
+_MODULES: dict[str, str] = {"detour": "_detour"}
+ALL: tuple[str, ...] = ("detour",)
 """Those that `flowsim reproduce all` runs, in this order."""
 
 # public name -> its module
 _HOME = {
+    "DetourSettings": "_detour",
+    "detour": "_detour",
     "Experiment": "_experiment",
     "Finding": "_experiment",
     "perform": "_experiment",
 }
 
-__all__ = ["ALL", "Experiment", "Finding", "experiment", "names", "perform"]
+__all__ = ["ALL", "DetourSettings", "Experiment", "Finding", "detour", "experiment", "names", "perform"]
 
 
 def names() -> tuple[str, ...]:

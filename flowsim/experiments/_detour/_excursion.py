@@ -1,7 +1,7 @@
 r"""Where attention falls below its start, how low it gets, and when it is back.
 
-Everything is read off $x(t) = \ln\frac{\alpha}{1-\alpha}(t) - \ln\frac{\alpha}{1-\alpha}(0)$, for many lanes at once, on
-a grid of $\ln t$ and then again between the points of the grid that enclose an event.
+Everything is read off $x(t) = \ln\frac{\alpha}{1-\alpha}(t) - \ln\frac{\alpha}{1-\alpha}(0)$, for many lanes at once,
+on a grid of $\ln t$ and then again between the points of the grid that enclose an event.
 
 - *fall*: the first time with $x < 0$; attention that falls at once has fall 0.
 - *back*: the first time after the fall at which $x \ge 0$ again.
@@ -49,7 +49,8 @@ class Excursions:
         length: as above.
         depth: as above, in log odds.
         log_lowest: $\ln$ of the time of the lowest attention; NaN if attention never falls.
-        accuracy: width of the brackets of fall and return in $\ln t$, whichever is wider; 0 without events.
+        accuracy: width of the bracket of the return in $\ln t$; 0 without one.
+        fall_accuracy: the same of the fall.
         depth_accuracy: how far the depth moved when it was last refined.
     """
 
@@ -60,6 +61,7 @@ class Excursions:
     depth: Float[np.ndarray, " lanes"]
     log_lowest: Float[np.ndarray, " lanes"]
     accuracy: Float[np.ndarray, " lanes"]
+    fall_accuracy: Float[np.ndarray, " lanes"]
     depth_accuracy: Float[np.ndarray, " lanes"]
 
 
@@ -81,7 +83,7 @@ def find_excursions(
     Returns:
         The excursions.
     """
-    solved = np.isfinite(change).all(axis=1)
+    solved: np.ndarray = np.isfinite(change).all(axis=1)
     change = np.where(solved[:, None], change, 0.0)
     below = change < 0
     fallen = below.any(axis=1)
@@ -92,16 +94,16 @@ def find_excursions(
     fall = _Bracket.around(log_times, change, first, fallen & (first > 0), rising=False)
     home = _Bracket.around(log_times, change, back, returned, rising=True)
     low = _Lowest.around(log_times, change, fallen)
-    for _ in range(_ROUNDS if read is not None else 0):
-        assert read is not None
-        if max(fall.width.max(), home.width.max()) <= accuracy and low.moved.max() <= accuracy:
+    for _ in range(_ROUNDS):
+        if read is None or (max(fall.width.max(), home.width.max()) <= accuracy and low.moved.max() <= accuracy):
             break
         times = np.concatenate([fall.ask(), home.ask(), low.ask()], axis=1)
         found = read(times)
         solved &= (np.isfinite(found) | np.isnan(times)).all(axis=1)
         found = np.where(solved[:, None], found, np.nan)
-        parts = [slice(i * _EVENT, (i + 1) * _EVENT) for i in range(3)]
-        fall, home, low = (e.take(times[:, p], found[:, p]) for e, p in zip((fall, home, low), parts, strict=True))
+        fall = fall.take(times[:, :_EVENT], found[:, :_EVENT])
+        home = home.take(times[:, _EVENT : 2 * _EVENT], found[:, _EVENT : 2 * _EVENT])
+        low = low.take(times[:, 2 * _EVENT :], found[:, 2 * _EVENT :])
 
     outcome = np.where(fallen, np.where(returned, Outcome.RETURNED, Outcome.CENSORED), Outcome.NONE)
     outcome = np.where(solved, outcome, Outcome.UNSOLVED)
@@ -117,7 +119,8 @@ def find_excursions(
         length=np.where(nothing, np.nan, length),
         depth=np.where(nothing, np.nan, np.where(fallen, low.value, 0.0)),
         log_lowest=np.where(nothing | ~fallen, np.nan, low.times[:, 1]),
-        accuracy=np.where(nothing, np.nan, np.maximum(fall.width, home.width)),
+        accuracy=np.where(nothing, np.nan, home.width),
+        fall_accuracy=np.where(nothing, np.nan, fall.width),
         depth_accuracy=np.where(nothing, np.nan, low.moved),
     )
 

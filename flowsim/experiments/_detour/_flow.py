@@ -94,6 +94,13 @@ def map_context(settings: DetourSettings, positions: float) -> tuple[np.ndarray,
     return change, excursions, reversals
 
 
+def time_courses(settings: DetourSettings, positions: float) -> np.ndarray:
+    """The change of the log odds at the trained ratios, shape (trained ratio, time), on `log_times_of`."""
+    wanted = np.array(settings.trained_ratios)
+    filled = np.concatenate([wanted, np.full(max(settings.ratios - wanted.size, 0), wanted[0])])
+    return solver(settings.task(positions), settings.tol)(filled, log_times_of(settings))[: wanted.size]
+
+
 def _at_budgets(solve: Solve, budgets: np.ndarray, count: int, log_ratios: np.ndarray) -> np.ndarray:
     """Log odds at each budget for its own ratios, in one call."""
     wanted = padded(budgets, count)

@@ -5,21 +5,22 @@ attention at the start, $u = (1-\alpha)/\alpha$ the odds of the common tokens, $
 labels above the other outputs.
 
 **Beginning.** All logits grow as $t$ at first, and the score gap as
-$\theta = \frac{r g\,\alpha_0 (1-\alpha_0)}{2 K^2 (K+R)} \bigl[(K+R-1)\frac{\alpha_0}{C} - R \frac{1-\alpha_0}{D}\bigr] t^2$
-with $g = 1/C + 1/D$. It falls, whatever the ratio, if and only if $\alpha_0/(1-\alpha_0) < \frac{C R}{D (K+R-1)}$.
+$\theta = \frac{r g\,\alpha_0 (1-\alpha_0)}{2 K^2 (K+R)}
+\bigl[(K+R-1)\frac{\alpha_0}{C} - R \frac{1-\alpha_0}{D}\bigr] t^2$ with $g = 1/C + 1/D$.
+It falls, whatever the ratio, if and only if $\alpha_0/(1-\alpha_0) < \frac{C R}{D (K+R-1)}$.
 
 **Plateau**, $r \to \infty$. Attention leaves within $t \sim r^{-1/2}$. Afterwards
 $\dot V = q_R/\kappa$ with $\kappa = D K R/(K+R)$ and $\dot u = (r g/K) (q_R V - \frac{K-1}{K} w)$,
-$\dot w = 1/(C K u)$. The first force integrates to $\kappa V^2/2$ exactly; the second is what the label head has, so that
-in $x = t/T$, $\tilde w = \sqrt{\rho}\, w$ ($\rho = r g c$, $c = C (K-1)/K$) and
+$\dot w = 1/(C K u)$. The first force integrates to $\kappa V^2/2$ exactly; the second is what the label head has, so
+that in $x = t/T$, $\tilde w = \sqrt{\rho}\, w$ ($\rho = r g c$, $c = C (K-1)/K$) and
 $\tilde u = u / (\frac{r g \kappa}{2 K} \Lambda^2)$, $\Lambda = V(T)$,
 
 $$\tilde u = (1 + \tfrac{\ln x}{\Lambda})^2 - \int \tilde w\, dx, \qquad \tilde w' = 1/\tilde u, \qquad
   T = B \sqrt r\, \Lambda^2, \qquad B = \tfrac{\kappa C}{2} \sqrt{g/c}.$$
 
-At $\Lambda = \infty$, $\tilde u = e^{-(\tilde w^2 - p^2)/2}$: attention is back after $x = M(p)$, Mills' ratio of the normal
-law, with $p = \tilde w$ at the beginning of the plateau, which is what was learnt while attention was leaving; it does not
-depend on $r$. With the next order in $1/\Lambda$ the time of return is
+At $\Lambda = \infty$, $\tilde u = e^{-(\tilde w^2 - p^2)/2}$: attention is back after $x = M(p)$, Mills' ratio of the
+normal law, with $p = \tilde w$ at the beginning of the plateau, which is what was learnt while attention was leaving;
+it does not depend on $r$. With the next order in $1/\Lambda$ the time of return is
 
 $$t = B M(p) \sqrt r\, \bigl(\Lambda + c_1(p)/2\bigr)^2 (1 + O(\Lambda^{-2})), \qquad \Lambda \approx \tfrac12 \ln r.$$
 """
@@ -30,7 +31,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import erfc
+from jax.scipy.special import log_ndtr
 
 from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.task import Task
@@ -103,13 +104,13 @@ def curvature(numbers: Numbers) -> float:
 
 
 class Plateau(NamedTuple):
-    """The detour at a large ratio.
+    r"""The detour at a large ratio.
 
     Attributes:
         back: time at which attention is back at its start, to the next order.
         back_leading: the same to leading order.
-        depth: lowest log odds relative to those at the start.
-        level: $\\Lambda$, of which the corrections are inverse powers.
+        depth: lowest log odds relative to those at the start; NaN where the ratio is too small for the formula.
+        level: $\Lambda$, of which the corrections are inverse powers.
     """
 
     back: np.ndarray
@@ -135,8 +136,9 @@ def plateau(numbers: Numbers, ratio: np.ndarray) -> Plateau:
     level = np.full(np.shape(ratio), 10.0)
     for _ in range(60):  # a contraction: ln(scale level^2) changes by 2/level for each unit of level
         level = _label_lead(numbers, scale * level**2)
-    x = (-p + np.sqrt(p**2 + 8 / level)) / 2  # where 1 + 2 ln(x)/level - p x - x^2/2 is largest
-    highest = ratio * g * kappa / (2 * k) * level**2 * (1 + 2 * np.log(x) / level - p * x - x**2 / 2)
+    x = 4 / level / (p + np.sqrt(p**2 + 8 / level))  # where 1 + 2 ln(x)/level - p x - x^2/2 is largest
+    bracket = 1 + 2 * np.log(x) / level - p * x - x**2 / 2
+    highest = ratio * g * kappa / (2 * k) * level**2 * np.where(bracket > 0, bracket, np.nan)
     return Plateau(
         back=scale * mills * (level + c1 / 2) ** 2,
         back_leading=scale * mills * level**2,
@@ -188,12 +190,15 @@ def _leave(k, c, d, other, odds0):
 
 
 def _mills(p: float) -> tuple[float, float]:
-    r"""$M(p) = e^{p^2/2} \int_p^\infty e^{-s^2/2} ds$, and $c_1 = 2 \lim_{\delta \to 0} [\ln\delta + \int_{p+\delta}^\infty
-    \frac{M - x}{M x}\, dp']$ with $x(p') = e^{p^2/2} \int_p^{p'} e^{-s^2/2} ds$."""
+    r"""$M(p) = e^{p^2/2} \int_p^\infty e^{-s^2/2} ds$, and its correction.
+
+    $c_1 = 2 \lim_{\delta \to 0} [\ln\delta + \int_{p+\delta}^\infty \frac{M - x}{M x}\, dp']$ with
+    $x(p') = e^{p^2/2} \int_p^{p'} e^{-s^2/2} ds$.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
 
     def missing(h):
-        return np.exp(p**2 / 2) * np.sqrt(np.pi / 2) * np.asarray(erfc((p + h) / np.sqrt(2)))
+        return np.exp(p**2 / 2 + np.asarray(log_ndtr(-(p + h)))) * np.sqrt(2 * np.pi)
 
     mills = float(missing(np.zeros(1))[0])
     near = (nodes + 1) / 2

@@ -1,12 +1,12 @@
 r"""Beyond which ratio a larger ratio gives less attention when training stops at a given time.
 
-At a fixed time $T$ the attention is a function of the ratio. Where $d\alpha/d\ln r$ changes from positive to negative, a
-larger ratio begins to pay back in less attention; of several such places the last one on the grid of ratios counts. Log
-odds and attention rise and fall together, so that the sign is that of the log odds.
+At a fixed time $T$ the attention is a function of the ratio. Where $d\alpha/d\ln r$ changes from positive to negative,
+a larger ratio begins to pay back in less attention; of several such places the last one on the grid of ratios counts.
+Log odds and attention rise and fall together, so that the sign is that of the log odds.
 
 The place is enclosed by three neighbours of the grid with the largest value in the middle, and found as the zero of the
-derivative of the polynomial through the log odds at the Chebyshev points between the outer two, solved anew; how far the
-polynomial through every second of these points has its zero elsewhere is the accuracy that is stated.
+derivative of the polynomial through the log odds at the Chebyshev points between the outer two, solved anew; how far
+the polynomial through every second of these points has its zero elsewhere is the accuracy that is stated.
 """
 
 import dataclasses
@@ -78,7 +78,8 @@ def find_reversals(
     found = peaks.any(axis=0) & ~up[-1] & solved
     at = peaks.shape[0] - np.argmax(peaks[::-1], axis=0)
     kind = np.where(up[-1], Kind.MORE, np.where(found, Kind.REVERSES, Kind.LESS))
-    low, high = (np.where(found, log_ratios[np.clip(at + s, 0, log_ratios.size - 1)], log_ratios[2 + s]) for s in (-1, 1))
+    at = np.where(found, at, 1)
+    low, high = log_ratios[at - 1], log_ratios[np.minimum(at + 1, log_ratios.size - 1)]
     middle, half = (low + high) / 2, (high - low) / 2
     where = peak = doubt = np.full(found.shape, np.nan)
     points = np.cos(np.pi * np.arange(NODES) / (NODES - 1))

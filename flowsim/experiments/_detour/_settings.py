@@ -1,9 +1,11 @@
 """Settings of the detour: the task, the plane that is mapped, the training beside it."""
 
 import dataclasses
+import itertools
 
 from flowsim import _checks
 from flowsim.errors import InvalidInput
+from flowsim.experiments._detour._reversal import NODES
 from flowsim.task import FixedContext, Task
 
 
@@ -62,7 +64,7 @@ class DetourSettings:
             _checks.whole(name, getattr(self, name), minimum=minimum)
         for name in ("ratio_min", "ratio_max", "horizon", "tol", "accuracy", "lr", "trained_time", "batch_time"):
             _checks.real(name, getattr(self, name), above=0.0)
-        _checks.whole("ratios", self.ratios, minimum=5)
+        _checks.whole("ratios", self.ratios, minimum=NODES)
         _checks.whole("batch", self.batch, minimum=1)
         _checks.whole("seeds", self.seeds, minimum=1)
         if self.ratio_max <= self.ratio_min:
@@ -71,8 +73,8 @@ class DetourSettings:
             self._increasing(name)
         if self.distinct_positions[-1] >= self.length:
             raise InvalidInput(
-                f"distinct_positions={self.distinct_positions!r} must stay below length={self.length}, so that there are "
-                "common tokens."
+                f"distinct_positions={self.distinct_positions!r} must stay below length={self.length}; give "
+                "smaller ones, so that there are common tokens."
             )
         if self.budgets[-1] > self.horizon:
             raise InvalidInput(f"budgets={self.budgets!r} must not exceed horizon={self.horizon!r}.")
@@ -86,7 +88,7 @@ class DetourSettings:
     def _increasing(self, name: str) -> None:
         values = getattr(self, name)
         listed = [_checks.real(name, value, above=0.0) for value in _checks.listing(name, values, "numbers")]
-        if not listed or any(a >= b for a, b in zip(listed, listed[1:], strict=False)):
+        if not listed or any(a >= b for a, b in itertools.pairwise(listed)):
             raise InvalidInput(f"{name}={values!r} must be increasing numbers, at least one.")
 
     @classmethod
@@ -102,7 +104,7 @@ class DetourSettings:
             accuracy=1e-2,
             trained_positions=(12,),
             trained_ratios=(1.0, 10.0),
-            lr=2.0,
+            lr=1.0,
             trained_time=4e3,
             batch_time=800.0,
             seeds=2,

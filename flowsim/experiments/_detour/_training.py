@@ -69,11 +69,14 @@ def train_context(settings: DetourSettings, positions: float) -> Trained:
 
     def at_budgets(log_ratios: np.ndarray) -> np.ndarray:
         """The last record of a run is exact, so that each budget is a run of its own length."""
+        count = log_ratios.shape[1]
+        # as many ratios as the map has, so that nothing compiles again
+        filled = np.concatenate([log_ratios, np.tile(log_ratios[:, :1], ratios.size - count)], axis=1)
         runs = (
             descend(task, "CACO", ratio=np.exp(row), steps=steps_of(settings, budget), **common)
-            for row, budget in zip(log_ratios, budgets, strict=True)
+            for row, budget in zip(filled, budgets, strict=True)
         )
-        return np.stack([_change(run)[:, -1] for run in runs])
+        return np.stack([_change(run)[:count, -1] for run in runs])
 
     grid = np.log(ratios)
     reversals = find_reversals(
