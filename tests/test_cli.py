@@ -222,6 +222,8 @@ BAD = {
         ["verify", "x.nc", "--parameterization", "all"],
         ["x.nc", "--parameterization"],
     ),
+    "seeds without an interval": (["verify", "--seeds", "3"], ["--seeds 3", "at least 5"]),
+    "trajectory and seeds": (["verify", "x.nc", "--seeds", "8"], ["x.nc", "--seeds"]),
     "trajectory and steps": (["verify", "x.nc", "--steps", "3"], ["x.nc", "--steps"]),
 }
 
@@ -576,7 +578,7 @@ def test_the_four_stand_side_by_side(run):
 def results(tmp_path_factory):
     """The main job, made small: its folder, and what it printed."""
     folder = tmp_path_factory.mktemp("main_job") / "results"
-    options = ["--ratio", "1e-5,1", "--log-t-max", "1e5", "--points", "150", "--steps", "2000"]
+    options = ["--ratio", "1e-5,1", "--log-t-max", "1e5", "--points", "150", "--steps", "2000", "--seeds", "5"]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.run(["verify", *options, "--out", str(folder)])
@@ -596,9 +598,9 @@ def test_main_job_prints_equations_agreement_and_verdicts(results):
 def test_main_job_writes_trajectories_verdicts_and_figures(results):
     folder, _ = results
     names = {item.name for item in folder.iterdir()}
-    figures = {"theory_vs_simulation", "growth_constants", "score_gap_regimes"}
+    figures = {"theory_vs_simulation", "growth_constants", "score_gap_regimes", "error_budget"}
     assert names == {
-        *("exact.nc", "ode.nc", "training.nc", "verdicts.json", "verdicts.txt", "equations.tex", "task.toml"),
+        *("report.html", "exact.nc", "ode.nc", "training.nc", "verdicts.json", "verdicts.txt", "equations.tex", "task.toml"),
         *(name + suffix for name in figures for suffix in (".png", ".svg")),
         "flowsim.json",
     }
@@ -628,7 +630,7 @@ def test_saved_trajectory_is_judged_like_the_run_and_drawn(results, run):
     assert code == 0
     assert data == json.loads((results[0] / "verdicts.json").read_text())["verdicts"]["exact"]
     assert run("verify", exact, "--out", "judged")[0] == 0
-    assert sorted(os.listdir("judged")) == ["flowsim.json", "verdicts.json", "verdicts.txt"]
+    assert sorted(os.listdir("judged")) == ["flowsim.json", "report.html", "verdicts.json", "verdicts.txt"]
     for kind in ("theory-vs-simulation", "growth-constants", "score-gap-regimes"):
         assert run("plot", exact, "--kind", kind, "--out", f"{kind}.pdf") == (0, f"wrote {kind}.pdf\n", "")
         assert pathlib.Path(f"{kind}.pdf").read_bytes().startswith(b"%PDF")
@@ -658,7 +660,7 @@ def test_results_are_replaced_only_with_overwrite(results, run):
     refused(run("verify", "results/exact.nc", "--out", "results", "--overwrite"), "results/exact.nc", "--out results")
     assert pathlib.Path("results", "verdicts.json").read_bytes() == before
     assert run("verify", "kept.nc", "--out", "results", "--overwrite")[0] == 0
-    assert sorted(os.listdir("results")) == ["flowsim.json", "verdicts.json", "verdicts.txt"]
+    assert sorted(os.listdir("results")) == ["flowsim.json", "report.html", "verdicts.json", "verdicts.txt"]
     assert sorted(os.listdir()) == ["kept.nc", "results"]
 
 

@@ -81,8 +81,10 @@ def test_slopes_of_synthetic_runs_are_recovered_and_wrong_exponents_excluded():
     assert (row.seeds, row.left_out, row.slope.law) == (16, 0, 1.0)
     assert row.slope.mean == pytest.approx(true.mean(), rel=1e-12)  # the slope of c l against l is c, for each seed
     assert row.slope.low < 1.03 < row.slope.high
-    assert row.exponent is not None and row.exponent.mean == pytest.approx(1.0, abs=1e-12)
-    assert str(row).startswith("trained slope 1.0") and str(row).endswith("], 16 seeds")
+    assert row.exponent is not None
+    assert row.exponent.mean == pytest.approx(1.0, abs=1e-12)
+    assert str(row).startswith("trained slope 1.0")
+    assert str(row).endswith("], 16 seeds")
     for power in (0.8, 1.2):  # the wrong law: neither slope nor exponent of log t is in the intervals
         wrong = margin_row(power)
         assert not wrong.slope.low <= 1.03 <= wrong.slope.high
@@ -120,7 +122,7 @@ def test_where_the_law_can_be_read_it_is_read_in_that_window():
 
 
 def test_diverged_seeds_are_left_out_and_counted():
-    l = np.where(LOG_TIMES > np.log(10), LOG_TIMES - np.log(10), 0.0)
+    l = np.maximum(LOG_TIMES - np.log(10), 0.0)
     status = np.zeros(8, dtype=int)
     status[3] = int(fs.Status.DIVERGED)
     margins = np.linspace(0.9, 1.1, 8)[:, None] * l
@@ -133,17 +135,21 @@ def test_diverged_seeds_are_left_out_and_counted():
 
 
 def test_refusals_name_the_argument_and_the_fix():
-    margins = np.ones((4, 1)) * LOG_TIMES
-    with pytest.raises(InvalidInput, match="has 4 seeds.*at least 5"):
-        fs.trained_slopes(runs(margins))
+    def flow(ratio, times=LOG_TIMES):
+        margin = np.broadcast_to(times, (*np.shape(ratio), times.size))
+        return fs.Trajectory.from_arrays(log_times=times, margin=margin, ratio=ratio, task=TASK)
+
+    margins = np.ones((8, 1)) * LOG_TIMES
+    eight = runs(margins)
+    with pytest.raises(InvalidInput, match=r"has 4 seeds.*at least 5"):
+        fs.trained_slopes(runs(margins[:4]))
     with pytest.raises(InvalidInput, match=r"no seed axis.*seeds=16"):
-        fs.trained_slopes(fs.exact(TASK, ratio=1.0, times=[1.0, 2.0]))
-    eight = runs(np.ones((8, 1)) * LOG_TIMES)
+        fs.trained_slopes(flow(RATIO))
     with pytest.raises(InvalidInput, match="other times"):
-        fs.trained_slopes(eight, fs.exact(TASK, ratio=RATIO, times=[1.0, 2.0]))
+        fs.trained_slopes(eight, flow(RATIO, LOG_TIMES + 1))
     with pytest.raises(InvalidInput, match="lacks a lane"):
-        fs.trained_slopes(eight, fs.exact(TASK, ratio=[1.0, 3.0], log_times=LOG_TIMES))
-    with pytest.raises(InvalidInput, match="level=1.5"):
+        fs.trained_slopes(eight, flow([1.0, 3.0]))
+    with pytest.raises(InvalidInput, match=r"level=1\.5"):
         fs.trained_slopes(eight, level=1.5)
     with pytest.raises(InvalidInput, match="not finite"):
         mean_interval(np.array([1.0, 2.0, np.nan, 3.0, 4.0]))
