@@ -13,7 +13,7 @@ class Page(HTMLParser):
         self.open, self.ids, self.links, self.images, self.captions = [], [], [], [], 0
         self.tables, self.math, self.tags = [], 0, set()
         self.cell = self.value = None
-        self.text = []
+        self.reasons, self.listing = [], False
         self.feed(text)
         self.close()
         assert not self.open, f"never closed: {self.open}"
@@ -32,6 +32,10 @@ class Page(HTMLParser):
             self.images.append(attributes)
         self.captions += tag == "figcaption"
         self.math += tag == "math"
+        if tag == "ul":
+            self.listing = attributes.get("class") == "why"
+        if tag == "li" and self.listing:
+            self.reasons.append("")
         if tag == "table":
             self.tables.append([])
         elif tag == "tr":
@@ -47,12 +51,14 @@ class Page(HTMLParser):
         assert self.open, f"</{tag}> closes nothing"
         assert self.open[-1] == tag, f"</{tag}> closes <{self.open[-1]}>"
         self.open.pop()
+        self.listing &= tag != "ul"
         if tag in ("td", "th"):
             self.tables[-1][-1].append(("".join(self.cell), self.value))
             self.cell = None
 
     def handle_data(self, data):
-        self.text.append(data)
+        if self.listing and "li" in self.open:
+            self.reasons[-1] += data
         if self.cell is not None:
             self.cell.append(data)
 
@@ -90,12 +96,15 @@ def same_verdicts(page, rows):
     """Whether the page has exactly the rows of a report's plain data, number for number."""
     shown = page.verdict_rows()
     assert len(shown) == len(rows)
-    for cells, row in zip(shown, rows, strict=True):
+    for cells, reason, row in zip(shown, page.reasons, rows, strict=True):
         assert cells["kind"][0] == row["kind"]
         assert cells["observable"][0] == row["observable"].replace("_", " ")
-        assert cells["law"][0] == row["law"] + {"saturated": "", "before saturation": ", early"}[row["regime"]]
+        assert (
+            cells["law"][0].replace("\u00b2", "^2")
+            == row["law"] + {"saturated": "", "before saturation": ", early"}[row["regime"]]
+        )
         assert cells["verdict"][0].split()[1] == row["verdict"]
-        assert cells["reason"][0] == row["reason"]
+        assert reason.endswith(f"({row['kind']}) {row['verdict']}: {row['reason']}")
         for heading, name in (("exponent", "exponent"), ("constant", "constant"), ("predicted", "predicted_constant")):
             if heading == "exponent" and row["law"] == "log log t":
                 continue

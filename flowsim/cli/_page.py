@@ -122,7 +122,7 @@ def _sections(outcome: "Outcome", plan: "Plan", folder: pathlib.Path, prefix: st
     sections = []
     if sampled.slopes:
         words = f"<p>{escape(_seeds.slopes_words(sampled))}.</p>"
-        table = html.from_rich(_seeds.slopes_table(sampled.slopes))
+        table = html.from_rich(_seeds.slopes_table(sampled.slopes, exponents=True))
         sections.append(html.Section(f"{prefix}slopes", "Trained slopes", f"{words}\n{table}"))
     names = ("theory_vs_simulation", "growth_constants", "score_gap_regimes")
     sections.append(html.Section(f"{prefix}figures", "Figures", _figures(folder, names)))

@@ -93,16 +93,21 @@ def nearest_to_one(ratios: Sequence[float]) -> int:
     return min(range(len(ratios)), key=lambda i: abs(math.log(ratios[i])) if ratios[i] > 0 else math.inf)
 
 
-def slopes_table(slopes: "Sequence[TrainedSlope]") -> "Table":
-    """The slopes of the seeds beside those of the flow and of the law."""
+def slopes_table(slopes: "Sequence[TrainedSlope]", *, exponents: bool = False) -> "Table":
+    """The slopes of the seeds beside those of the flow and of the law.
+
+    Args:
+        slopes: what was measured.
+        exponents: with d ln y/d ln l too, which makes it wide.
+    """
     from flowsim.cli import _tables
 
     table = _tables.new_table()
     for heading in ("ratio", "observable", "law"):
         table.add_column(heading, justify="right" if heading == "ratio" else "left")
-    for heading in ("ln t", "slope", "flow", "law", "exponent", "flow", "law"):
+    columns = ("slope", "flow", "from flow", "law")
+    for heading in ("ln t", *columns, *(("exponent", *columns[1:]) if exponents else ())):
         table.add_column(heading, justify="right")
-    table.add_column("flow in interval")
     ratio = None
     for slope in slopes:
         if ratio not in (None, slope.ratio):
@@ -115,8 +120,7 @@ def slopes_table(slopes: "Sequence[TrainedSlope]") -> "Table":
             f"{slope.law}{early}",
             f"{window}{'' if slope.readable else ' *'}",
             *_cells(slope.slope),
-            *(("-", "-", "-") if slope.exponent is None else _cells(slope.exponent)),
-            {True: "yes", False: "no", None: "-"}[slope.slope.has_flow],
+            *(_cells(slope.exponent) if exponents else ()),
         )
         ratio = slope.ratio
     return table
@@ -130,12 +134,16 @@ def slopes_words(found: Sampled) -> str:
     words = (
         f"trained slopes: mean over {seeds} seeds [{100 * first.level:g} % studentized bootstrap interval], trained on "
         f"batches of {found.batch} for {found.steps} steps of {found.lr:g}; slope of the observable against the law's "
-        "function of time, and d ln y/d ln l; * the law cannot be read so early, so the last decade of time is taken, "
-        "where the flow's own slope is the one to compare with"
+        "function of time; * the law cannot be read so early: its window is the last decade of time, and the flow's own "
+        "slope is the one to compare with; from flow: how far the mean is from it, the step size included"
     )
     return words + (f"; {lost} diverged runs were left out" if lost else "")
 
 
-def _cells(estimate: "Estimate") -> tuple[str, str, str]:
-    flow = "-" if estimate.flow is None else f"{estimate.flow:.4g}"
-    return str(estimate), flow, f"{estimate.law:.4g}"
+def _cells(estimate: "Estimate | None") -> tuple[str, str, str, str]:
+    if estimate is None:
+        return "-", "-", "-", "-"
+    law = f"{estimate.law:.4g}"
+    if not estimate.flow:
+        return str(estimate), "-", "-", law
+    return str(estimate), f"{estimate.flow:.4g}", f"{100 * (estimate.mean / estimate.flow - 1):+.2g} %", law

@@ -32,10 +32,10 @@ def flow_section(
     """
     title, *_ = str(flow).splitlines()
     latex = f"<details><summary>as LaTeX</summary><pre>{escape(flow.latex())}</pre></details>"
-    items = "\n".join(f"<li>{formula(item.expression)}<br>{escape(item.meaning)}</li>" for item in conserved)
+    items = "\n".join(f"<li>{escape(item.meaning)}{formula(item.expression)}</li>" for item in conserved)
     parts = [
         Section(f"{prefix}flow", "Flow", f"<p>{escape(title)}</p>\n{equations(flow.equations)}\n{latex}"),
-        Section(f"{prefix}conserved", "Conserved", f'<ul class="math">\n{items}\n</ul>'),
+        Section(f"{prefix}conserved", "Conserved", f'<ul class="formulas">\n{items}\n</ul>'),
     ]
     for name, lines in closed:
         parts.append(Section(f"{prefix}{name.lower().replace(' ', '-')}", name, equations(lines)))

@@ -3,28 +3,29 @@
 # SymPy's printers have no annotations.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportReturnType=false
 
+import re
 from collections.abc import Sequence
 
 import sympy as sp
 from sympy.printing.mathml import MathMLPresentationPrinter
 
-from flowsim.theory.symbols import TIME
-
-# SymPy asks for upright double-struck letters, which look like another alphabet beside italics.
-_LETTERS = {"&ExponentialE;": "e", "&dd;": "d", "&InvisibleTimes;": "&#8290;"}
+# SymPy asks for upright double-struck letters, which look like another alphabet beside italics, and for a hyphen where
+# a minus is meant; a space between the two indices of one symbol would vanish.
+_BETTER = {
+    "&ExponentialE;": "e",
+    "<mo>&dd;</mo>": "<mi>d</mi>",
+    "&InvisibleTimes;": "&#8290;",
+    "<mo>-</mo>": "<mo>&#8722;</mo>",
+    "<mo> </mo>": "<mo>,</mo>",
+}
+_FUNCTION_AFTER_FACTOR = re.compile(r"(<mo>&#8290;</mo>)((?:<mrow>)*<mi>(?:log|sinh|cosh|sqrt)</mi>)")
 
 
 class _Printer(MathMLPresentationPrinter):
-    """SymPy's printer with a paper's habits: dots for time derivatives, E[...] for means, commas between indices."""
+    """SymPy's printer with a paper's habits: plain derivatives, E[...] for means."""
 
     def _print_Derivative(self, expression):
         name, *rest = expression.args
-        if len(rest) == 1 and rest[0][0] == TIME:
-            over = self.dom.createElement("mover")
-            over.setAttribute("accent", "true")
-            over.appendChild(self._print(name))
-            over.appendChild(self._token("mo", "\u02d9"))
-            return over
         fraction = self.dom.createElement("mfrac")
         for symbol in (name, rest[0][0]):
             row = self.dom.createElement("mrow")
@@ -49,22 +50,24 @@ class _Printer(MathMLPresentationPrinter):
 
 def _mathml(expression: sp.Expr) -> str:
     text = _Printer().doprint(expression)
-    for entity, letter in _LETTERS.items():
-        text = text.replace(entity, letter)
-    return text.replace("<mo> </mo>", "<mo>,</mo>")  # between the two indices of one symbol
+    for old, new in _BETTER.items():
+        text = text.replace(old, new)
+    return _FUNCTION_AFTER_FACTOR.sub(r'\1<mspace width="0.17em"></mspace>\2', text)
 
 
 def formula(expression: sp.Expr) -> str:
-    """One expression within a line of text."""
-    return f"<math>{_mathml(expression)}</math>"
+    """One expression on a line of its own, beside nothing."""
+    return f'<math display="block">{_mathml(expression)}</math>'
 
 
 def equations(lines: Sequence[sp.Eq]) -> str:
-    """Equations one below the other, aligned at their equality signs, in a box that scrolls when they are long."""
-    rows = (
-        f"<mtr><mtd>{_mathml(line.args[0])}</mtd><mtd><mo>=</mo></mtd><mtd>{_mathml(line.args[1])}</mtd></mtr>"
-        for line in lines
-    )
+    """Equations one below the other in a box that scrolls when they are long.
+
+    They are aligned at their equality signs where all left sides are short.
+    """
+    short = all(isinstance(line.args[0], sp.Symbol | sp.Derivative) for line in lines)
+    gap = "</mtd><mtd>" if short else ""
+    rows = (f"<mtr><mtd>{_mathml(line.args[0])}{gap}<mo>=</mo>{_mathml(line.args[1])}</mtd></mtr>" for line in lines)
     table = "\n".join(rows)
     return (
         f'<div class="math" tabindex="0"><math display="block"><mtable displaystyle="true">\n{table}\n</mtable></math>'

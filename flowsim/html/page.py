@@ -55,6 +55,7 @@ nav > ul { columns: 17rem; }
 nav > ul > li { break-inside: avoid; }
 code, pre { font: .86em/1.45 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }
 pre { background: var(--wash); padding: .7rem .9rem; overflow-x: auto; }
+dd pre { margin: 0; }
 pre.wraps { white-space: pre-wrap; overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; margin: .6rem 0 1rem; }
 table { border-collapse: collapse; font: .84rem/1.4 system-ui, "DejaVu Sans", "Helvetica Neue", Arial, sans-serif;
@@ -65,7 +66,7 @@ td { vertical-align: top; border-bottom: 1px solid var(--line); }
 th, td { padding: .3rem .7rem .3rem 0; }
 td.n, th.n { text-align: right; white-space: nowrap; }
 td.w { white-space: nowrap; }
-td.why { min-width: 19rem; color: var(--soft); }
+ul.why { font-size: .9rem; color: var(--soft); padding-left: 1.2rem; }
 .verdict { font-weight: 600; white-space: nowrap; }
 .holds { color: var(--holds); } .fails { color: var(--fails); } .undecided { color: var(--undecided); }
 .soft { color: var(--soft); }
@@ -73,16 +74,19 @@ figure { margin: 1rem 0 1.6rem; }
 figure img { max-width: 100%; height: auto; background: #ffffff; padding: .4rem; }
 figcaption { color: var(--soft); font-size: .92rem; margin-top: .3rem; }
 .math { overflow-x: auto; overflow-y: hidden; padding: .3rem 0; margin: .3rem 0; }
-math { font-size: 1.12em; }
-.math mtd { padding: .45ex .3ex; text-align: left; vertical-align: middle; }
-.math mtd:first-child { text-align: right; }
+math { font-size: 1.12em;
+  font-family: "STIX Two Math", "Latin Modern Math", "Cambria Math", "DejaVu Math TeX Gyre", math; }
+.math math, .formulas math { width: max-content; margin: 0; text-align: left; }
+.math mtd { padding: .9ex .35ex; text-align: left; }
+.formulas li { margin: .5rem 0; max-width: none; overflow-x: auto; }
+.formulas math { padding: .4rem 0; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; }
 dt { color: var(--soft); } dd { margin: 0; min-width: 0; }
 summary { cursor: pointer; color: var(--link); }
 @media (max-width: 40rem) { body { padding: 1rem .9rem 3rem; } dl { display: block; } dd { margin: 0 0 .5rem; } }
 @media print { body { max-width: none; font-size: 10pt; padding: 0; } nav { display: none; }
   figure, tr, .math { break-inside: avoid; } h2, h3 { break-after: avoid; } .scroll, .math { overflow: visible; }
-  table { font-size: 7.5pt; } td.why { min-width: 10rem; } }
+  table { font-size: 7.5pt; } }
 """.strip()
 
 

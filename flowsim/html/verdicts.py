@@ -12,8 +12,8 @@ from flowsim.laws.slopes import Estimate, TrainedSlope
 # A sign beside each word: nobody has to tell the colours apart.
 _SIGNS = {"holds": "\u2713", "fails": "\u2717", "undecided": "?"}
 _HEADINGS = (
-    ("kind", ""), ("observable", ""), ("law", ""), ("exponent", "n"), ("constant", "n"), ("predicted", "n"),
-    ("ln t", "n"), ("decades of l", "n"), ("times", "n"), ("verdict", ""),
+    ("kind", ""), ("observable", ""), ("law", ""), ("verdict", ""), ("exponent", "n"), ("constant", "n"),
+    ("predicted", "n"), ("ln t", "n"), ("decades of l", "n"), ("times", "n"),
 )  # fmt: skip
 _EARLY = {"saturated": "", "before saturation": ", early"}
 
@@ -32,10 +32,10 @@ def verdict_sections(report: Report, slopes: Sequence[TrainedSlope] = (), prefix
         head = "".join(f'<th scope="col"{_class(kind)}>{name}</th>' for name, kind in _HEADINGS)
         if slopes:
             head += '<th scope="col">trained slope</th>'
-        head += '<th scope="col">reason</th>'
         body = [_row(row, trained, bool(slopes)) for row in rows]
         text = "" if crossing is None else f"<p>{escape(_crossing(crossing))}</p>\n"
-        sections.append(Section(f"{prefix}verdicts-{i + 1}", lane_name(rows[0]), text + scrolling(head, body)))
+        text += f"{scrolling(head, body)}\n{_reasons(rows)}"
+        sections.append(Section(f"{prefix}verdicts-{i + 1}", lane_name(rows[0]), text))
     return tuple(sections)
 
 
@@ -56,6 +56,11 @@ def explanation(slopes: Sequence[TrainedSlope] = ()) -> str:
             "compare it with the flow's slope there (section Trained slopes)."
         )
     return "\n".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
+def law_text(law: str, regime: str) -> str:
+    """A law as one says it, with a raised power."""
+    return law.replace("^2", "\u00b2") + _EARLY[regime]
 
 
 def verdict_word(verdict: str) -> str:
@@ -79,20 +84,28 @@ def _row(row: Row, trained: dict, with_slopes: bool) -> str:
     cells = [
         ("w", row.kind),
         ("w", row.observable.replace("_", " ")),
-        ("w", f"{row.law}{_EARLY[row.regime]}"),
+        ("w", law_text(row.law, row.regime)),
+        ("", verdict_word(row.verdict)),
         ("n", "-" if row.law == "log log t" else number(row.exponent, 3)),
         ("n", number(row.constant, 5)),
         ("n", number(row.predicted_constant, 5)),
         ("n", "-" if window is None else f"{window.log_time_start:.5g} to {window.log_time_end:.5g}"),
         ("n", "-" if window is None else f"{window.decades:.2f}"),
         ("n", "-" if window is None else str(window.points)),
-        ("", verdict_word(row.verdict)),
     ]
     if with_slopes:
         found = trained.get((row.ratio, row.observable, row.law, row.regime))
         cells.append(("w", "-" if found is None else f"{estimate_text(found.slope)}, {found.seeds} seeds"))
-    cells.append(("why", escape(row.reason)))
     return "<tr>" + "".join(f"<td{_class(kind)}>{text}</td>" for kind, text in cells) + "</tr>"
+
+
+def _reasons(rows: Sequence[Row]) -> str:
+    lines = (
+        f"<li>{row.observable.replace('_', ' ')} {law_text(row.law, row.regime)} ({row.kind}) {row.verdict}: "
+        f"{escape(row.reason)}</li>"
+        for row in rows
+    )
+    return '<ul class="why">\n' + "\n".join(lines) + "\n</ul>"
 
 
 def _class(kind: str) -> str:

@@ -19,7 +19,7 @@ from flowsim.trajectory import Trajectory
 
 SEED = "seed"
 TIME_DECADES = 1.0
-"""Where a run ends before the law can be read, its last so many decades of time are taken."""
+"""Where a run ends before the law can be read, its last so many decades of time are taken, or half of that at least."""
 
 
 class Estimate(NamedTuple):
@@ -62,7 +62,8 @@ class TrainedSlope:
         regime: `"saturated"` or `"before saturation"`.
         window: where the runs were read.
         readable: whether the law itself can be read there, by the rule of `verify`; otherwise the window is the last
-            decade of time, and the flow's own slope is what a run can be compared with.
+            decade of time, as far as the law's function is defined in it (half of it at least), and the flow's own
+            slope is what a run can be compared with.
         slope: slope of the observable against the law's function of time; in the law its constant.
         exponent: slope of $\ln y$ against $\ln l$, in the law its power; None for a logarithm.
         seeds: number of seeds used.
@@ -200,9 +201,9 @@ def _window(runs: list[Lane], laws: tuple[Prediction, ...]) -> tuple[np.ndarray,
         return seen, True
     log_time = runs[0].log_time
     last = log_time >= log_time[-1] - TIME_DECADES * math.log(10)
-    defined = np.logical_and.reduce([np.isfinite(law.basis) for law in laws])
-    # a law that is defined on a part of the decade only has just begun
-    return (last, False) if defined[last].all() else (np.zeros_like(last), False)
+    last &= np.logical_and.reduce([np.isfinite(law.basis) for law in laws])
+    enough = last[-1] and log_time[-1] - log_time[last][0] >= DECADES * math.log(10)
+    return (last if enough else np.zeros_like(last), False)
 
 
 def _estimate(values: Any, flow: float | None, law: float, level: float) -> Estimate:
