@@ -8,6 +8,7 @@ import pytest
 import flowsim as fs
 from flowsim.errors import InvalidInput
 from flowsim.laws.bootstrap import mean_interval
+from flowsim.laws.slopes import Estimate
 
 TASK = fs.Task(classes=4, distinct=10, common=10, context=fs.FixedContext(distinct=32, common=31))
 LOG_TIMES = np.linspace(0.1, 9.0, 120)
@@ -132,6 +133,22 @@ def test_diverged_seeds_are_left_out_and_counted():
     assert (row.seeds, row.left_out) == (7, 1)
     assert row.slope.mean == pytest.approx(np.delete(np.linspace(0.9, 1.1, 8), 3).mean())
     assert fs.trained_slopes(whole)[0].left_out == 0
+
+
+@pytest.mark.parametrize(
+    ("ends", "text"),
+    [
+        ((1.03, 1.01, 1.05), "1.030 [1.010, 1.050]"),
+        ((35.72, 25.21, 55.82), "35.72 [25.21, 55.82]"),
+        ((1.0662e-6, 1.0661e-6, 1.0664e-6), "1.06620e-06 [1.06610e-06, 1.06640e-06]"),
+        ((-2.5, -2.5, -2.5), "-2.500000 [-2.500000, -2.500000]"),
+    ],
+)
+def test_an_interval_is_printed_with_the_digits_that_show_its_width(ends, text):
+    estimate = Estimate(*ends, None, 1.0)
+    assert str(estimate) == text
+    assert estimate.has_flow is None
+    assert Estimate(*ends, ends[1], 1.0).has_flow is True
 
 
 def test_refusals_name_the_argument_and_the_fix():

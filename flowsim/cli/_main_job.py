@@ -35,6 +35,7 @@ class Plan:
         lr: step size of the finite steps.
         steps: number of finite steps.
         seeds: how many runs are trained on sampled batches; 0 for none.
+        command: the command line that asked for it.
     """
 
     task: "Task"
@@ -45,6 +46,7 @@ class Plan:
     lr: float
     steps: int
     seeds: int
+    command: str
 
     @property
     def points(self) -> int:

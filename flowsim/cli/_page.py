@@ -2,8 +2,6 @@
 
 import pathlib
 import platform
-import shlex
-import sys
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -203,7 +201,7 @@ def _settings(plans: "Sequence[Plan]", outcomes: "Sequence[Outcome]") -> html.Se
         for each in plans
     )
     entries = [
-        ("command", f'<pre class="wraps">{escape(shlex.join(["flowsim", *sys.argv[1:]]))}</pre>'),
+        ("command", f'<pre class="wraps">{escape(plan.command)}</pre>'),
         ("task", escape(str(plan.task))),
         ("ratios", ", ".join(f"{ratio:g}" for ratio in plan.ratios)),
         ("start", escape(starts)),

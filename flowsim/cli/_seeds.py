@@ -58,7 +58,8 @@ def sample(plan: "Plan", theory: "Callable[[Any], Trajectory]", *, has_laws: boo
     import flowsim
 
     task, name = plan.task, plan.parameterization
-    run = {"lr": plan.lr, "steps": min(plan.steps, STEPS)}
+    steps = min(plan.steps, STEPS)
+    run: dict[str, Any] = {"lr": plan.lr, "steps": steps, **plan.start}
     slopes: tuple[TrainedSlope, ...] = ()
     if plan.seeds and has_laws:
         sampled = {
@@ -70,22 +71,22 @@ def sample(plan: "Plan", theory: "Callable[[Any], Trajectory]", *, has_laws: boo
         }
 
         def train() -> "Trajectory":
-            return flowsim.train(task, name, ratio=plan.ratios, points=plan.points, **run, **sampled, **plan.start)
+            return flowsim.train(task, name, ratio=plan.ratios, points=plan.points, **run, **sampled)
 
         trained = work(f"training {plan.seeds} seeds on batches of {BATCH}", train)
         flow = work("solving at the times of the seeds", lambda: theory(np.asarray(trained.log_time)))
         slopes = work("measuring slopes", lambda: flowsim.trained_slopes(trained, flow))
     ratio = plan.ratios[nearest_to_one(plan.ratios)]
-    sizes = {"batch": BATCH if plan.seeds else None, "seeds": min(max(plan.seeds, 1), BUDGET_SEEDS)}
+    sizes: dict[str, Any] = {"batch": BATCH if plan.seeds else None, "seeds": min(max(plan.seeds, 1), BUDGET_SEEDS)}
     budget, reason = None, None
     try:
         budget = work(
             "measuring the error budget",
-            lambda: flowsim.error_budget(task, name, ratio=ratio, **run, **sizes, **plan.start),
+            lambda: flowsim.error_budget(task, name, ratio=ratio, **run, **sizes),
         )
     except InvalidInput as error:
         reason = f"no error budget: {error}"
-    return Sampled(plan.lr, run["steps"], BATCH, slopes, budget, reason)
+    return Sampled(plan.lr, steps, BATCH, slopes, budget, reason)
 
 
 def nearest_to_one(ratios: Sequence[float]) -> int:
@@ -134,8 +135,8 @@ def slopes_words(found: Sampled) -> str:
     words = (
         f"trained slopes: mean over {seeds} seeds [{100 * first.level:g} % studentized bootstrap interval], trained on "
         f"batches of {found.batch} for {found.steps} steps of {found.lr:g}; slope of the observable against the law's "
-        "function of time; * the law cannot be read so early: its window is the last decade of time, and the flow's own "
-        "slope is the one to compare with; from flow: how far the mean is from it, the step size included"
+        "function of time; * the law cannot be read so early: its window is the last decade of time, and the flow's "
+        "own slope is the one to compare with; from flow: how far the mean is from it, the step size included"
     )
     return words + (f"; {lost} diverged runs were left out" if lost else "")
 

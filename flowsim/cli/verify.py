@@ -1,6 +1,7 @@
 """`flowsim verify`: which growth law holds where, for a task or for a saved trajectory."""
 
 import pathlib
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,7 +9,7 @@ import typer
 import flowsim
 from flowsim import results
 from flowsim.cli import _parse
-from flowsim.cli._console import json_text, note, show, work, wrapped, write, write_json
+from flowsim.cli._console import COMMAND_LINE, json_text, note, show, work, wrapped, write, write_json
 from flowsim.cli._options import (
     ALL,
     TIMES,
@@ -78,8 +79,9 @@ def command(
     runs = _parse.whole("--seeds", seeds, minimum=0)
     if 0 < runs < FEWEST:
         raise InvalidInput(f"--seeds {runs} cannot be used; give 0, or at least {FEWEST} for an interval over them.")
+    given = shlex.join(["flowsim", *COMMAND_LINE.get()])
     plans = [
-        Plan(bound, name, ratios, start=start, log_times=log_times, lr=size, steps=number, seeds=runs)
+        Plan(bound, name, ratios, start=start, log_times=log_times, lr=size, steps=number, seeds=runs, command=given)
         for name, start in model.each().items()
     ]
     if model.parameterization == ALL:

@@ -24,8 +24,8 @@ _FUNCTION_AFTER_FACTOR = re.compile(r"(<mo>&#8290;</mo>)((?:<mrow>)*<mi>(?:log|s
 class _Printer(MathMLPresentationPrinter):
     """SymPy's printer with a paper's habits: plain derivatives, E[...] for means."""
 
-    def _print_Derivative(self, expression):
-        name, *rest = expression.args
+    def _print_Derivative(self, e):
+        name, *rest = e.args
         fraction = self.dom.createElement("mfrac")
         for symbol in (name, rest[0][0]):
             row = self.dom.createElement("mrow")

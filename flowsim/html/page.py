@@ -62,12 +62,11 @@ table { border-collapse: collapse; font: .84rem/1.4 system-ui, "DejaVu Sans", "H
   font-variant-numeric: tabular-nums; }
 caption { caption-side: bottom; text-align: left; color: var(--soft); padding-top: .4rem; }
 th { text-align: left; font-weight: 600; vertical-align: bottom; border-bottom: 1.5px solid var(--soft); }
-td { vertical-align: top; border-bottom: 1px solid var(--line); }
+td { vertical-align: top; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th, td { padding: .3rem .7rem .3rem 0; }
-td.n, th.n { text-align: right; white-space: nowrap; }
-td.w { white-space: nowrap; }
+td.n, th.n { text-align: right; }
 ul.why { font-size: .9rem; color: var(--soft); padding-left: 1.2rem; }
-.verdict { font-weight: 600; white-space: nowrap; }
+.verdict { font-weight: 600; }
 .holds { color: var(--holds); } .fails { color: var(--fails); } .undecided { color: var(--undecided); }
 .soft { color: var(--soft); }
 figure { margin: 1rem 0 1.6rem; }

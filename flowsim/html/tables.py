@@ -52,4 +52,5 @@ def definition_list(entries: Sequence[tuple[str, str]]) -> str:
 
 
 def _text(cell: object) -> str:
-    return escape(getattr(cell, "plain", None) or str(cell))
+    text = getattr(cell, "plain", None) or str(cell)
+    return escape(text.replace("^2", "\u00b2"))  # log^2 t

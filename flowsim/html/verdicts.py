@@ -31,7 +31,7 @@ def verdict_sections(report: Report, slopes: Sequence[TrainedSlope] = (), prefix
     for i, (rows, crossing) in enumerate(report.by_lane()):
         head = "".join(f'<th scope="col"{_class(kind)}>{name}</th>' for name, kind in _HEADINGS)
         if slopes:
-            head += '<th scope="col">trained slope</th>'
+            head += '<th scope="col">trained slope</th><th scope="col" class="n">flow there</th>'
         body = [_row(row, trained, bool(slopes)) for row in rows]
         text = "" if crossing is None else f"<p>{escape(_crossing(crossing))}</p>\n"
         text += f"{scrolling(head, body)}\n{_reasons(rows)}"
@@ -53,7 +53,7 @@ def explanation(slopes: Sequence[TrainedSlope] = ()) -> str:
             "function of time, weighted so that the sampling of time does not matter; their mean, and in brackets its "
             f"{100 * level:g} % studentized bootstrap interval over the seeds. It is read in the law's window where "
             "training reaches it, else in the last decade of time, where the flow has not reached the law either: "
-            "compare it with the flow's slope there (section Trained slopes)."
+            "compare it with the slope of the flow there."
         )
     return "\n".join(f"<p>{escape(line)}</p>" for line in lines)
 
@@ -82,9 +82,9 @@ def estimate_text(estimate: Estimate) -> str:
 def _row(row: Row, trained: dict, with_slopes: bool) -> str:
     window = row.window
     cells = [
-        ("w", row.kind),
-        ("w", row.observable.replace("_", " ")),
-        ("w", law_text(row.law, row.regime)),
+        ("", row.kind),
+        ("", row.observable.replace("_", " ")),
+        ("", law_text(row.law, row.regime)),
         ("", verdict_word(row.verdict)),
         ("n", "-" if row.law == "log log t" else number(row.exponent, 3)),
         ("n", number(row.constant, 5)),
@@ -95,7 +95,8 @@ def _row(row: Row, trained: dict, with_slopes: bool) -> str:
     ]
     if with_slopes:
         found = trained.get((row.ratio, row.observable, row.law, row.regime))
-        cells.append(("w", "-" if found is None else f"{estimate_text(found.slope)}, {found.seeds} seeds"))
+        cells.append(("", "-" if found is None else f"{estimate_text(found.slope)}, {found.seeds} seeds"))
+        cells.append(("n", number(None if found is None else found.slope.flow, 4)))
     return "<tr>" + "".join(f"<td{_class(kind)}>{text}</td>" for kind, text in cells) + "</tr>"
 
 

@@ -45,8 +45,8 @@ class Estimate(NamedTuple):
         return None if self.flow is None else self.low <= self.flow <= self.high
 
     def __str__(self) -> str:
-        digits = _digits(self)
-        return f"{_fixed(self.mean, digits)} [{_fixed(self.low, digits)}, {_fixed(self.high, digits)}]"
+        mean, low, high = (_number(value, self) for value in (self.mean, self.low, self.high))
+        return f"{mean} [{low}, {high}]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,11 +211,10 @@ def _estimate(values: Any, flow: float | None, law: float, level: float) -> Esti
     return Estimate(float(values.mean()), *mean_interval(values, level), flow, law)
 
 
-def _digits(estimate: Estimate) -> int:
-    """Decimals that show the interval's width to two digits, from 2 to 6 of them."""
-    width = estimate.high - estimate.low
-    return 6 if width <= 0 else min(max(1 - math.floor(math.log10(width)), 2), 6)
-
-
-def _fixed(value: float, digits: int) -> str:
-    return f"{value:.3e}" if value != 0 and abs(value) < 10.0 ** (1 - digits) else f"{value:.{digits}f}"
+def _number(value: float, beside: Estimate) -> str:
+    """A value with so many digits that the interval's width shows two, within reason."""
+    size, width = abs(beside.mean), beside.high - beside.low
+    small = 0 < size < 1e-3
+    unit = 10.0 ** math.floor(math.log10(size)) if small else 1.0
+    digits = 6 if width <= 0 else min(max(1 - math.floor(math.log10(width / unit)), 2), 6)
+    return f"{value:.{digits}e}" if small else f"{value:.{digits}f}"
