@@ -661,11 +661,11 @@ def test_main_jobs_page_holds_what_the_files_hold(results):
     assert data["seeds"] == {"seeds": 5, "lr": 0.2, "steps": 2000, "batch": 32}
     trained = {(row["ratio"], row["observable"], row["law"], row["regime"]): row for row in data["trained_slopes"]}
     assert {(1.0, "margin", "log t", "saturated"), (1e-5, "margin", "log t", "before saturation")} <= set(trained)
-    cells = [cells["trained slope"] for cells in page.verdict_rows()]
+    cells = [cells["trained slope (5 seeds)"] for cells in page.verdict_rows()]
     for row, (shown, value) in zip(data["verdicts"]["exact"]["rows"], cells, strict=True):
         found = trained.get((row["ratio"], row["observable"], row["law"], row["regime"]))
         assert (shown == "-") == (found is None)
-        assert found is None or (float(value) == found["slope"]["mean"] and shown.endswith("], 5 seeds"))
+        assert found is None or (float(value) == found["slope"]["mean"] and shown.endswith("]"))
     for row in trained.values():
         slope = row["slope"]
         assert slope["low"] < slope["mean"] < slope["high"]

@@ -42,7 +42,7 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e4e1; --soft: #a5a5a0; --line: #44443f; --paper: #191918;
   --wash: #242422; --link: #83bfe8; --holds: #6fce9c; --fails: #f0957f; --undecided: #dcc070; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem 1.25rem 4rem; max-width: 76rem; color: var(--ink); background: var(--paper);
+body { margin: 0 auto; padding: 1.5rem 1.25rem 4rem; max-width: 80rem; color: var(--ink); background: var(--paper);
   font: 16px/1.5 Charter, "Bitstream Charter", Georgia, "Times New Roman", serif; overflow-wrap: break-word; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .5rem; }
 h2 { font-size: 1.3rem; margin: 2.6rem 0 .6rem; padding-bottom: .2rem; border-bottom: 1px solid var(--line); }
@@ -58,12 +58,12 @@ pre { background: var(--wash); padding: .7rem .9rem; overflow-x: auto; }
 dd pre { margin: 0; }
 pre.wraps { white-space: pre-wrap; overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; margin: .6rem 0 1rem; }
-table { border-collapse: collapse; font: .84rem/1.4 system-ui, "DejaVu Sans", "Helvetica Neue", Arial, sans-serif;
+table { border-collapse: collapse; font: .8rem/1.4 system-ui, "DejaVu Sans", "Helvetica Neue", Arial, sans-serif;
   font-variant-numeric: tabular-nums; }
 caption { caption-side: bottom; text-align: left; color: var(--soft); padding-top: .4rem; }
 th { text-align: left; font-weight: 600; vertical-align: bottom; border-bottom: 1.5px solid var(--soft); }
 td { vertical-align: top; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th, td { padding: .3rem .7rem .3rem 0; }
+th, td { padding: .3rem .55rem .3rem 0; }
 td.n, th.n { text-align: right; }
 ul.why { font-size: .9rem; color: var(--soft); padding-left: 1.2rem; }
 .verdict { font-weight: 600; }

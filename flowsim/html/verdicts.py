@@ -27,12 +27,13 @@ def verdict_sections(report: Report, slopes: Sequence[TrainedSlope] = (), prefix
         prefix: of the anchors, where a page has several reports.
     """
     trained = {(slope.ratio, slope.observable, slope.law, slope.regime): slope for slope in slopes}
+    seeds = max((slope.seeds for slope in slopes), default=0)
     sections = []
     for i, (rows, crossing) in enumerate(report.by_lane()):
         head = "".join(f'<th scope="col"{_class(kind)}>{name}</th>' for name, kind in _HEADINGS)
-        if slopes:
-            head += '<th scope="col">trained slope</th><th scope="col" class="n">flow there</th>'
-        body = [_row(row, trained, bool(slopes)) for row in rows]
+        if seeds:
+            head += f'<th scope="col">trained slope ({seeds} seeds)</th><th scope="col" class="n">flow there</th>'
+        body = [_row(row, trained, seeds) for row in rows]
         text = "" if crossing is None else f"<p>{escape(_crossing(crossing))}</p>\n"
         text += f"{scrolling(head, body)}\n{_reasons(rows)}"
         sections.append(Section(f"{prefix}verdicts-{i + 1}", lane_name(rows[0]), text))
@@ -79,7 +80,7 @@ def estimate_text(estimate: Estimate) -> str:
     return f'<data value="{estimate.mean!r}">{escape(str(estimate))}</data>'
 
 
-def _row(row: Row, trained: dict, with_slopes: bool) -> str:
+def _row(row: Row, trained: dict, seeds: int) -> str:
     window = row.window
     cells = [
         ("", row.kind),
@@ -93,9 +94,10 @@ def _row(row: Row, trained: dict, with_slopes: bool) -> str:
         ("n", "-" if window is None else f"{window.decades:.2f}"),
         ("n", "-" if window is None else str(window.points)),
     ]
-    if with_slopes:
+    if seeds:
         found = trained.get((row.ratio, row.observable, row.law, row.regime))
-        cells.append(("", "-" if found is None else f"{estimate_text(found.slope)}, {found.seeds} seeds"))
+        lost = "" if found is None or found.seeds == seeds else f", {found.seeds} seeds"
+        cells.append(("", "-" if found is None else f"{estimate_text(found.slope)}{lost}"))
         cells.append(("n", number(None if found is None else found.slope.flow, 4)))
     return "<tr>" + "".join(f"<td{_class(kind)}>{text}</td>" for kind, text in cells) + "</tr>"
 

@@ -216,5 +216,5 @@ def _number(value: float, beside: Estimate) -> str:
     size, width = abs(beside.mean), beside.high - beside.low
     small = 0 < size < 1e-3
     unit = 10.0 ** math.floor(math.log10(size)) if small else 1.0
-    digits = 6 if width <= 0 else min(max(1 - math.floor(math.log10(width / unit)), 2), 6)
+    digits = 5 if width <= 0 else min(max(1 - math.floor(math.log10(width / unit)), 2), 5)
     return f"{value:.{digits}e}" if small else f"{value:.{digits}f}"
