@@ -70,7 +70,7 @@ def write_all(
         tables: titles and tables that compare them.
         folder: holds the common figure, and a folder with the figures of each parameterization.
     """
-    overview = "\n".join(f"<h3>{escape(title)}</h3>\n{html.from_rich(table)}" for title, table in tables)
+    overview = "\n".join(html.from_rich(table, escape(f"{title[0].upper()}{title[1:]}.")) for title, table in tables)
     sections = [html.Section("side-by-side", "Side by side", overview + _figures(folder, ("four_laws",)))]
     for outcome, plan in zip(outcomes, plans, strict=True):
         name, prefix = plan.parameterization, f"{plan.parameterization.lower()}-"
@@ -162,7 +162,8 @@ def _agreement(outcome: "Outcome", plan: "Plan") -> str:
     extra = outcome.finite_steps.extra
     columns = {"asymmetry": extra.get("asymmetry"), "imbalance": extra.get("imbalance_violation")}
     shown = _tables.agreement_table(plan.ratios, outcome.finite_agreement, **columns)
-    parts.append(html.from_rich(shown, escape(_main_job.steps_words(outcome, plan)) + "."))
+    words = _main_job.steps_words(outcome, plan)
+    parts.append(html.from_rich(shown, escape(f"{words[0].upper()}{words[1:]}.")))
     return "\n".join(parts)
 
 
