@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flowsim.budget import ErrorBudget, error_budget
     from flowsim.codegen import compile
     from flowsim.errors import FileProblem, InvalidInput, NoClosedForm
-    from flowsim.laws import phase_diagram, verify
+    from flowsim.laws import phase_diagram, trained_slopes, verify
     from flowsim.metrics import (
         attention_confidence,
         attention_model_confidence,
@@ -75,6 +75,7 @@ _HOME = {
     "sharpening_incentive": "flowsim.solve.frozen",
     "time_to": "flowsim.solve.exact",
     "train": "flowsim.training",
+    "trained_slopes": "flowsim.laws",
     "verify": "flowsim.laws",
 }
 
@@ -115,6 +116,7 @@ __all__ = [
     "sharpening_incentive",
     "time_to",
     "train",
+    "trained_slopes",
     "verify",
 ]
 

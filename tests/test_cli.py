@@ -1,5 +1,6 @@
 """The command line: help without heavy imports, exit codes, one sentence for each bad input, JSON."""
 
+import base64
 import contextlib
 import dataclasses
 import io
@@ -30,6 +31,7 @@ from flowsim.cli._agreement import agreement
 from flowsim.cli._options import log_time_grid
 from flowsim.cli._tables import attention_text, exp_text
 from flowsim.results import output_folder
+from tests.html_page import same_verdicts, self_contained
 
 ROOT = pathlib.Path(__file__).parents[1]
 HEAVY = ("jax", "sympy", "matplotlib", "xarray", "diffrax", "numpy")
@@ -222,6 +224,8 @@ BAD = {
         ["verify", "x.nc", "--parameterization", "all"],
         ["x.nc", "--parameterization"],
     ),
+    "seeds without an interval": (["verify", "--seeds", "3"], ["--seeds 3", "at least 5"]),
+    "trajectory and seeds": (["verify", "x.nc", "--seeds", "8"], ["x.nc", "--seeds"]),
     "trajectory and steps": (["verify", "x.nc", "--steps", "3"], ["x.nc", "--steps"]),
 }
 
@@ -550,12 +554,23 @@ def test_phase_diagram_as_data_and_figure(run):
 
 @pytest.mark.slow
 def test_the_four_stand_side_by_side(run):
-    options = ["--ratio", "0.1,1", "--log-t-max", "1e6", "--points", "120", "--steps", "2000", "--imbalance-ov", "0.5"]
+    options = ["--ratio", "0.1,1", "--seeds", "5", "--log-t-max", "1e6", "--points", "120"]
+    options += ["--steps", "2000", "--imbalance-ov", "0.5"]
     code, out, err = run("verify", "--parameterization", "all", *options, "--out", "results")
     assert (code, err) == (0, "")
     for word in ("CACO", "FACO", "CAFO", "FAFO", "log t log log t", "flowsim.descend", "four_laws.png"):
         assert word in out
-    names = {"four_laws.png", "four_laws.svg", "verdicts.json", "flowsim.json", "CACO", "FACO", "CAFO", "FAFO"}
+    names = {
+        "report.html",
+        "four_laws.png",
+        "four_laws.svg",
+        "verdicts.json",
+        "flowsim.json",
+        "CACO",
+        "FACO",
+        "CAFO",
+        "FAFO",
+    }
     assert set(os.listdir("results")) == names
     data = json.loads(pathlib.Path("results", "verdicts.json").read_text())
     assert data["ok"] is True
@@ -576,7 +591,7 @@ def test_the_four_stand_side_by_side(run):
 def results(tmp_path_factory):
     """The main job, made small: its folder, and what it printed."""
     folder = tmp_path_factory.mktemp("main_job") / "results"
-    options = ["--ratio", "1e-5,1", "--log-t-max", "1e5", "--points", "150", "--steps", "2000"]
+    options = ["--ratio", "1e-5,1", "--log-t-max", "1e5", "--points", "150", "--steps", "2000", "--seeds", "5"]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.run(["verify", *options, "--out", str(folder)])
@@ -596,9 +611,18 @@ def test_main_job_prints_equations_agreement_and_verdicts(results):
 def test_main_job_writes_trajectories_verdicts_and_figures(results):
     folder, _ = results
     names = {item.name for item in folder.iterdir()}
-    figures = {"theory_vs_simulation", "growth_constants", "score_gap_regimes"}
+    figures = {"theory_vs_simulation", "growth_constants", "score_gap_regimes", "error_budget"}
     assert names == {
-        *("exact.nc", "ode.nc", "training.nc", "verdicts.json", "verdicts.txt", "equations.tex", "task.toml"),
+        *(
+            "report.html",
+            "exact.nc",
+            "ode.nc",
+            "training.nc",
+            "verdicts.json",
+            "verdicts.txt",
+            "equations.tex",
+            "task.toml",
+        ),
         *(name + suffix for name in figures for suffix in (".png", ".svg")),
         "flowsim.json",
     }
@@ -622,13 +646,47 @@ def test_main_jobs_verdicts_and_agreement_are_those_of_the_theory(results):
     assert rows[1.0, "score_gap", "log^2 t", "paper-claim"]["verdict"] == "fails"
 
 
+def test_main_jobs_page_holds_what_the_files_hold(results):
+    folder, out = results
+    data = json.loads((folder / "verdicts.json").read_text())
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    page = self_contained(text)
+    assert same_verdicts(page, data["verdicts"]["exact"]["rows"])
+    figures = sorted(base64.b64decode(image["src"].partition(",")[2]) for image in page.images)
+    assert figures == sorted(item.read_bytes() for item in folder.glob("*.svg"))
+    assert page.math > 4
+    assert "flowsim verify --ratio 1e-5,1 --log-t-max 1e5 --points 150 --steps 2000 --seeds 5 --out " in text
+    words = {"slopes", "budget", "figures", "agreement", "equations", "flow", "closed-form", "growth-laws", "settings"}
+    assert words <= set(page.ids)
+    assert data["seeds"] == {"seeds": 5, "lr": 0.2, "steps": 2000, "batch": 32}
+    trained = {(row["ratio"], row["observable"], row["law"], row["regime"]): row for row in data["trained_slopes"]}
+    assert {(1.0, "margin", "log t", "saturated"), (1e-5, "margin", "log t", "before saturation")} <= set(trained)
+    cells = [cells["trained slope (5 seeds)"] for cells in page.verdict_rows()]
+    for row, (shown, value) in zip(data["verdicts"]["exact"]["rows"], cells, strict=True):
+        found = trained.get((row["ratio"], row["observable"], row["law"], row["regime"]))
+        assert (shown == "-") == (found is None)
+        assert found is None or (float(value) == found["slope"]["mean"] and shown.endswith("]"))
+    for row in trained.values():
+        slope = row["slope"]
+        assert slope["low"] < slope["mean"] < slope["high"]
+        assert abs(slope["mean"] / slope["flow"] - 1) < 0.05  # early: the seeds have not left the flow
+        assert row["window"]["log_time_end"] == pytest.approx(math.log(400))
+    assert "trained slopes: mean over 5 seeds" in out
+    assert "Error budget of CACO training" in out
+    for observable, parts in data["error_budget"]["parts"].items():
+        total = data["error_budget"]["total"][observable][-1]
+        assert total <= sum(values[-1] for values in parts.values()) * 1.0001
+        assert f"{total:.2e}" in text
+
+
 def test_saved_trajectory_is_judged_like_the_run_and_drawn(results, run):
     exact = str(results[0] / "exact.nc")
     code, data = parsed(run("verify", exact, "--json"))
     assert code == 0
     assert data == json.loads((results[0] / "verdicts.json").read_text())["verdicts"]["exact"]
     assert run("verify", exact, "--out", "judged")[0] == 0
-    assert sorted(os.listdir("judged")) == ["flowsim.json", "verdicts.json", "verdicts.txt"]
+    assert same_verdicts(self_contained(pathlib.Path("judged", "report.html").read_text()), data["rows"])
+    assert sorted(os.listdir("judged")) == ["flowsim.json", "report.html", "verdicts.json", "verdicts.txt"]
     for kind in ("theory-vs-simulation", "growth-constants", "score-gap-regimes"):
         assert run("plot", exact, "--kind", kind, "--out", f"{kind}.pdf") == (0, f"wrote {kind}.pdf\n", "")
         assert pathlib.Path(f"{kind}.pdf").read_bytes().startswith(b"%PDF")
@@ -658,7 +716,7 @@ def test_results_are_replaced_only_with_overwrite(results, run):
     refused(run("verify", "results/exact.nc", "--out", "results", "--overwrite"), "results/exact.nc", "--out results")
     assert pathlib.Path("results", "verdicts.json").read_bytes() == before
     assert run("verify", "kept.nc", "--out", "results", "--overwrite")[0] == 0
-    assert sorted(os.listdir("results")) == ["flowsim.json", "verdicts.json", "verdicts.txt"]
+    assert sorted(os.listdir("results")) == ["flowsim.json", "report.html", "verdicts.json", "verdicts.txt"]
     assert sorted(os.listdir()) == ["kept.nc", "results"]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import typer
 
 from flowsim import _cache
-from flowsim.cli._console import note, plain_text
+from flowsim.cli._console import COMMAND_LINE, note, plain_text
 from flowsim.cli.app import app
 from flowsim.errors import InvalidInput
 
@@ -39,6 +39,7 @@ def run(arguments: Sequence[str]) -> int:
         from typer import rich_utils
 
         rich_utils.COLOR_SYSTEM = None  # of the help texts
+    COMMAND_LINE.set(tuple(arguments))
     try:
         code = typer.main.get_command(app).main(args=list(arguments), prog_name="flowsim", standalone_mode=False)
     except InvalidInput as error:

@@ -1,6 +1,7 @@
 """What commands print: results on standard output, everything else on standard error."""
 
 import contextlib
+import contextvars
 import dataclasses
 import json
 import math
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 T = TypeVar("T")
+
+COMMAND_LINE: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("COMMAND_LINE", default=())
+"""The words after `flowsim` of the command that runs."""
 
 # Tables in a pipe or file are not folded: nobody's window is known there.
 _PIPE_WIDTH = 200

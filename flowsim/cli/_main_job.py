@@ -5,12 +5,14 @@ import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from flowsim.cli import _seeds
 from flowsim.cli._agreement import Agreement, agreement
 from flowsim.cli._console import json_text, plain, work
 from flowsim.cli.derive import flow_data, no_closed_form
 from flowsim.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from flowsim.cli._seeds import Sampled
     from flowsim.laws import Report
     from flowsim.task import Task
     from flowsim.theory.flow import Flow
@@ -32,6 +34,8 @@ class Plan:
         log_times: the grid of the closed form.
         lr: step size of the finite steps.
         steps: number of finite steps.
+        seeds: how many runs are trained on sampled batches; 0 for none.
+        command: the command line that asked for it.
     """
 
     task: "Task"
@@ -41,6 +45,13 @@ class Plan:
     log_times: list[float]
     lr: float
     steps: int
+    seeds: int
+    command: str
+
+    @property
+    def points(self) -> int:
+        """Number of times to record: as many as the closed form has, whose compiled program then serves the others."""
+        return len(self.log_times)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +67,7 @@ class Outcome:
         finite_agreement: the finite steps against the theory at the same times, for each ratio.
         theory: the theory at the times of the finite steps.
         no_closed_form: why there is no closed form, or None.
+        sampled: what training on sampled batches shows.
     """
 
     flow: "Flow"
@@ -66,6 +78,7 @@ class Outcome:
     finite_agreement: list[Agreement]
     theory: "Trajectory"
     no_closed_form: str | None
+    sampled: "Sampled"
 
     @property
     def finite_steps(self) -> "Trajectory":
@@ -107,8 +120,7 @@ def compute(plan: Plan) -> Outcome:
     finite, take = ("training", flowsim.train) if flow.closes else ("descent", flowsim.descend)
 
     def steps() -> "Trajectory":
-        # as many times as the closed form has: its compiled program then serves the comparison too
-        return take(task, name, lr=plan.lr, steps=plan.steps, points=log_times.size, **arguments)
+        return take(task, name, lr=plan.lr, steps=plan.steps, points=plan.points, **arguments)
 
     reason = work("looking for a closed form", lambda: no_closed_form(task, flow))
     theory = ode if reason else exact
@@ -119,6 +131,7 @@ def compute(plan: Plan) -> Outcome:
     stepped = work(f"taking {plan.steps} finite steps", steps)
     trajectories[finite] = stepped
     at_steps = work("solving at the times of the steps", lambda: theory(np.asarray(stepped.log_time)))
+    sampled = _seeds.sample(plan, theory, has_laws=reason is None)
     ode_agreement = None
     if reason is None:
         ode_agreement = agreement(trajectories["exact"], trajectories["ode"], small_gaps=True)
@@ -131,6 +144,22 @@ def compute(plan: Plan) -> Outcome:
         finite_agreement=agreement(at_steps, stepped, small_gaps=False),
         theory=at_steps,
         no_closed_form=reason,
+        sampled=sampled,
+    )
+
+
+def steps_words(outcome: Outcome, plan: Plan) -> str:
+    """What took the finite steps, and what the columns of their table mean."""
+    who, column = {
+        "training": ("trained matrices", "asymmetry: distance from the symmetric matrices"),
+        "descent": (
+            "finite steps in the factors of the blocks (flowsim.descend)",
+            "imbalance: change of P^T P - Q Q^T, which the flow conserves",
+        ),
+    }[outcome.finite]
+    return (
+        f"{who} against theory up to t = {plan.lr * plan.steps:g}, {plan.steps} steps of {plan.lr:g},\n"
+        f"largest differences, in proportion to the step; {column}"
     )
 
 
@@ -161,7 +190,10 @@ def draw(outcome: Outcome, folder: pathlib.Path) -> list[str]:
     }
     if outcome.flow.closes:  # the regimes of the others are those of flowsim phase
         figures["score_gap_regimes"] = lambda: plot.score_gap_regimes(outcome.main)
-    missing = []
+    budget = outcome.sampled.budget
+    if budget is not None:
+        figures["error_budget"] = lambda: plot.error_budget(budget)
+    missing = [] if outcome.sampled.no_budget is None else [outcome.sampled.no_budget]
     for name, make in figures.items():
         try:
             figure = make()
@@ -191,12 +223,32 @@ def data(outcome: Outcome, plan: Plan) -> dict[str, Any]:
             "log_t_max": plan.log_times[-1],
             "log_t_max_of_ode": float(np.asarray(outcome.trajectories["ode"].log_time)[-1]),
             outcome.finite: {"lr": plan.lr, "steps": plan.steps},
+            "seeds": {
+                "seeds": plan.seeds,
+                "lr": outcome.sampled.lr,
+                "steps": outcome.sampled.steps,
+                "batch": outcome.sampled.batch,
+            },
             **flow_data(plan.task, outcome.flow),
             "agreement": {
                 name: None if rows is None else [row._asdict() for row in rows] for name, rows in compared.items()
             },
+            "trained_slopes": [slope.to_dict() for slope in outcome.sampled.slopes],
+            "error_budget": _budget_data(outcome),
             "verdicts": {name: report.to_dict() for name, report in outcome.reports.items()},
             "ok": all(report.ok for report in outcome.reports.values()),
             "versions": versions(),
         }
     )
+
+
+def _budget_data(outcome: Outcome) -> dict[str, Any] | None:
+    budget = outcome.sampled.budget
+    if budget is None:
+        return None
+    return {
+        "settings": budget.settings,
+        "log_time": budget.log_time,
+        "parts": budget.parts,
+        "total": budget.total,
+    }

@@ -1,13 +1,13 @@
 """The four parameterizations side by side: `flowsim verify --parameterization all`."""
 
-import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowsim.cli import _main_job, _tables
+from flowsim.cli import _main_job, _page, _tables
 from flowsim.cli._agreement import Agreement
 from flowsim.cli._console import json_text, show, wrapped, write
+from flowsim.cli._seeds import nearest_to_one
 from flowsim.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -21,22 +21,39 @@ Outcomes = Mapping[str, "Outcome"]
 
 def write_tables(outcomes: Outcomes, plans: "Sequence[Plan]") -> None:
     """Prints where each run stands, how far solvers and finite steps agree, and the verdicts."""
-    plan = plans[0]
-    write(wrapped(f"task: {plan.task}"))
-    write(f"\nall four at t = {plan.lr * plan.steps:g}, by theory")
-    show(_places(outcomes, plan))
+    write(wrapped(f"task: {plans[0].task}"))
+    for title, table in _tables_of(outcomes, plans[0]):
+        write(f"\n{wrapped(title)}")
+        show(table)
+
+
+def _tables_of(outcomes: Outcomes, plan: "Plan") -> "list[tuple[str, Table]]":
+    """Titles and tables that compare the parameterizations."""
+    found = [(f"all four at t = {plan.lr * plan.steps:g}, by theory", _places(outcomes, plan))]
     compared = {name: outcome.ode_agreement for name, outcome in outcomes.items() if outcome.ode_agreement is not None}
     if compared:
-        write("\nODE (diffrax) against the closed form, largest relative differences over all ratios")
-        show(_agreements(compared, {name: outcomes[name].trajectories["ode"] for name in compared}))
-    write(
-        f"\n{plan.steps} finite steps of {plan.lr:g} against theory, largest differences, in proportion to the step;\n"
-        "of the full matrices for CACO (flowsim.train), of the factors of the blocks for the others (flowsim.descend)"
-    )
+        odes = {name: outcomes[name].trajectories["ode"] for name in compared}
+        found.append(
+            (
+                "ODE (diffrax) against the closed form, largest relative differences over all ratios",
+                _agreements(compared, odes),
+            )
+        )
     finite = {name: outcome.finite_agreement for name, outcome in outcomes.items()}
-    show(_agreements(finite, {name: outcome.finite_steps for name, outcome in outcomes.items()}))
-    write("\nlaws of the exact flow after saturation, and the paper's claims; constant measured / predicted")
-    show(_verdicts(outcomes, plan.ratios))
+    steps = {name: outcome.finite_steps for name, outcome in outcomes.items()}
+    found += [
+        (
+            f"{plan.steps} finite steps of {plan.lr:g} against theory, largest differences, in proportion to the step; "
+            "of the full matrices for CACO (flowsim.train), of the factors of the blocks for the others "
+            "(flowsim.descend)",
+            _agreements(finite, steps),
+        ),
+        (
+            "laws of the exact flow after saturation, and the paper's claims; constant measured / predicted",
+            _verdicts(outcomes, plan.ratios),
+        ),
+    ]
+    return found
 
 
 def data(outcomes: Outcomes, plans: "Sequence[Plan]") -> dict[str, Any]:
@@ -68,12 +85,8 @@ def save(outcomes: Outcomes, plans: "Sequence[Plan]", folder: pathlib.Path) -> l
         missing.append(f"no figure four_laws: {error}")
     else:
         flowsim.plot.savefig(figure, folder / "four_laws")
+    _page.write_all(list(outcomes.values()), plans, _tables_of(outcomes, plans[0]), folder)
     return missing
-
-
-def nearest_to_one(ratios: Sequence[float]) -> int:
-    """The number of the ratio that is nearest to 1 in the logarithm; that is the one drawn."""
-    return min(range(len(ratios)), key=lambda i: abs(math.log(ratios[i])) if ratios[i] > 0 else math.inf)
 
 
 def _places(outcomes: Outcomes, plan: "Plan") -> "Table":

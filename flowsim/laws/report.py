@@ -4,9 +4,14 @@ import dataclasses
 import io
 import json
 import math
+import os
+import pathlib
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from flowsim._files import as_path, write_text
+from flowsim.errors import FileProblem
 from flowsim.laws import claim, empirical
 from flowsim.laws.judge import DECADES, Verdict, Window
 from flowsim.laws.lane import DATA_ERROR
@@ -16,6 +21,8 @@ from flowsim.task import Task
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
+
+    from flowsim.laws.slopes import TrainedSlope
 
 EXACT_LAW = "exact-law"
 PAPER_CLAIM = "paper-claim"
@@ -131,7 +138,7 @@ class Report:
         for name in ("exponent", "constant", "predicted", "ln t", "decades"):
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("verdict", no_wrap=True)
-        for rows, crossing in self._by_lane():
+        for rows, crossing in self.by_lane():
             table.add_section()
             labels = _labels(rows[0], crossing)
             for i in range(max(len(rows), len(labels))):
@@ -142,8 +149,8 @@ class Report:
     def reasons(self) -> str:
         """The reason of every verdict, and where the score gap's regimes meet, as lines of text."""
         lines = []
-        for rows, crossing in self._by_lane():
-            lines.append(", ".join(_labels(rows[0], None)))
+        for rows, crossing in self.by_lane():
+            lines.append(lane_name(rows[0]))
             if crossing is not None:
                 lines.append(f"  {crossing}")
             for row in rows:
@@ -177,7 +184,34 @@ class Report:
         """The report as JSON text."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
-    def _by_lane(self) -> list[tuple[list[Row], Crossing | None]]:
+    def to_html(
+        self, path: str | os.PathLike, slopes: "Sequence[TrainedSlope]" = (), *, overwrite: bool = False
+    ) -> pathlib.Path:
+        """Writes the report as one HTML page that needs no script and no network, atomically.
+
+        Args:
+            path: a name ending in `.html`; the folder must exist.
+            slopes: from `flowsim.trained_slopes`, for a column beside the verdicts.
+            overwrite: replace a file that exists.
+
+        Returns:
+            The path written.
+
+        Raises:
+            FileProblem: if the file exists and `overwrite` is false, the folder is missing, or the ending is another.
+        """
+        from flowsim.html.report import report_page
+
+        target = as_path(path)
+        if target.suffix.lower() != ".html":
+            raise FileProblem(f"path={str(path)!r} must end in .html.")
+        if target.exists() and not overwrite:
+            raise FileProblem(f"path={str(path)!r} exists; give overwrite=True or another name.")
+        write_text(target, report_page(self, slopes))
+        return target
+
+    def by_lane(self) -> list[tuple[list[Row], Crossing | None]]:
+        """The rows of each lane, and its crossing."""
         lanes: dict[tuple, list[Row]] = {}
         for row in self.rows:
             lanes.setdefault(_lane(row), []).append(row)
@@ -217,6 +251,11 @@ def _name(row: Row) -> str:
     return row.observable.replace("_", " ")
 
 
+def lane_name(row: Row) -> str:
+    """Parameterization, ratio and what else names the lane of a row."""
+    return ", ".join(_labels(row, None))
+
+
 def _labels(row: Row, crossing: Crossing | None) -> list[str]:
     rest = [f"{name} {value:.6g}" for name, value in row.coords.items() if name in ("lr", "seed")]
     ratio = "ratio unknown" if row.ratio is None else f"ratio {row.ratio:.4g}"
@@ -235,9 +274,9 @@ def _cells(row: Row, above: Row | None) -> tuple["str | Text", ...]:
         kind,
         _name(row),
         f"{row.law.replace(' t log log t', ' loglog t')}{_EARLY[row.regime]}",  # the column is as wide as it can be
-        "-" if row.law == "log log t" else _number(row.exponent, 3),  # no power, so no exponent to compare
-        _number(row.constant, 5),
-        _number(row.predicted_constant, 5),
+        "-" if row.law == "log log t" else number_text(row.exponent, 3),  # no power, so no exponent to compare
+        number_text(row.constant, 5),
+        number_text(row.predicted_constant, 5),
         "-" if window is None else f"{_short(window.log_time_start)}..{_short(window.log_time_end)}",
         "-" if window is None else f"{window.decades:.2f}",
         Text(row.verdict, style=_COLOURS[row.verdict]),
@@ -248,7 +287,7 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if 10 <= value < 1e4 else f"{value:.2g}".replace("e+0", "e")
 
 
-def _number(value: float | None, digits: int) -> str:
+def number_text(value: float | None, digits: int) -> str:
     """Fixed significant digits, exponents without padding: 7.5000e-7."""
     if value is None:
         return "-"
