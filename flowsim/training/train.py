@@ -26,7 +26,7 @@ from flowsim.training.machine import refuse_too_large
 from flowsim.training.observe import Plan
 from flowsim.training.optimizer import clock
 from flowsim.training.optimizer import optimizer as optimizer_of
-from flowsim.training.starts import RandomStart, Shapes, circuits_at_start, stream
+from flowsim.training.starts import RandomStart, Shapes, circuits_at_start, for_each_seed, stream
 from flowsim.training.step import Fixed, Lane, Program, State, whole_run
 from flowsim.trajectory import Trajectory
 from flowsim.trajectory_file import versions
@@ -103,7 +103,8 @@ def train(
         imbalance_ov: $W_O^\top W_O - W_V W_V^\top$ of the symmetric start, as a multiple of the identity.
         imbalance_qk: the same of $W_K$ and $W_Q$.
         start: instead of margin and score gap a `flowsim.Start` with blocks, a `flowsim.RandomStart`, or arrays
-            `{"qk": W_QK or (W_K, W_Q), "ov": W_OV or (W_O, W_V)}`, tokens in the order of the groups.
+            `{"qk": W_QK or (W_K, W_Q), "ov": W_OV or (W_O, W_V)}`, tokens in the order of the groups; all of them with
+            a leading axis over the seeds for one start each.
         hidden_qk: hidden units of $W_K$ and $W_Q$; by default the smaller side of $W_{QK}$.
         hidden_ov: hidden units of $W_O$ and $W_V$, likewise.
         embedding: `"orthonormal"`; a dimension, for random unit vectors that all runs share; or an array with a row
@@ -134,7 +135,9 @@ def train(
         A trajectory with lane axes (ratio, lr, seed) as far as they were lists. `log_odds`, `log_error`, `log_loss` and
         `log_attentions` are those of the matrices on the population, the data set, or the held-out sequences; margins
         and scores are averages over the orbits of the symmetry; `extra["asymmetry"]` is the relative Frobenius distance
-        from the symmetric matrices; `extra["drift_ov"]` and `extra["drift_qk"]` of factorized circuits say how far
+        from the symmetric matrices, `extra["asymmetry_class"]` and so on the same of its isotypic parts
+        (`flowsim.isotypic` names them), and `extra["size"]` the norm of both matrices that these are relative to;
+        `extra["drift_ov"]` and `extra["drift_qk"]` of factorized circuits say how far
         $W_O^\top W_O - W_V W_V^\top$ has moved, relative to $\|W_O\|^2 + \|W_V\|^2$. A run that diverged has status
         `Status.DIVERGED`, its records are NaN from the divergence on (and so are its `circuits`), and `n_steps` is the
         number of steps before the one that diverged. After Ctrl-C the time axis ends at the last record, and the status
@@ -164,7 +167,8 @@ def train(
         test=test,
         batch=batch,
     )
-    if seeds_given and not isinstance(start, RandomStart) and source.weighted and not source.noisy:
+    many = isinstance(start, RandomStart) or for_each_seed(start)
+    if seeds_given and not many and source.weighted and not source.noisy:
         raise InvalidInput(
             f"seeds={seeds!r} was given, but a full batch from a start that is not random has nothing random; leave "
             "seeds out."
