@@ -34,11 +34,11 @@ def evaluate(task: Task, circuits: Circuits, sequences: Batch) -> Evaluation:
 
     Args:
         task: what was learnt.
-        circuits: trained circuits with the lane axis `seed`, as `train(keep_circuits=True)` leaves them.
-        sequences: of each seed, with the same leading axis.
+        circuits: trained circuits with the lane axes (..., seed), as `train(keep_circuits=True)` leaves them.
+        sequences: of each seed, with a leading axis over the seeds.
 
     Returns:
-        The numbers of each seed and sequence.
+        The numbers of each lane and sequence.
     """
     return _evaluate(Plan.of(task), circuits, sequences)
 
@@ -63,4 +63,8 @@ def _evaluate(plan: Plan, circuits: Circuits, sequences: Batch) -> Evaluation:
             own > others,
         )
 
-    return jax.vmap(one)(circuits, sequences)
+    lanes = jax.tree.leaves(circuits)[0].ndim - 2  # what is trained are matrices
+    over = jax.vmap(one)
+    for _ in range(lanes - 1):
+        over = jax.vmap(over, in_axes=(0, None))
+    return over(circuits, sequences)

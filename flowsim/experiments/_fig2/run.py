@@ -17,7 +17,6 @@ from flowsim.task import Task
 from flowsim.training import RandomStart, train
 from flowsim.training.evaluation import evaluate
 from flowsim.training.examples import held_out
-from flowsim.trajectory import Trajectory
 
 PARAMETERIZATIONS = ("FAFO", "CACO", "CAFO", "FACO")
 """In the order of the paper's panels."""
@@ -83,64 +82,62 @@ def _all_parts(settings: Fig2Settings, report: Report | None) -> list[list[xr.Da
     return results
 
 
-def _trained(settings: Fig2Settings, task: Task, name: str, **given: Any) -> Trajectory:
-    """One call of `train`; always with a schedule, so that a changing ratio is the same program."""
+def _seen(settings: Fig2Settings, task: Task, name: str, seeds: int, **given: Any) -> xr.Dataset:
+    """One call of `train`, and what its matrices do with each held-out sequence; NaN of a run that diverged.
+
+    Args:
+        settings: what all calls share.
+        task: what is learnt.
+        name: the parameterization.
+        seeds: number of seeds.
+        given: `init`, `ratio`, `lr` and `schedule` where they differ from the settings; a list of ratios or rates makes
+            an axis `lane`.
+    """
     widths = {
         f"hidden_{circuit}": settings.hidden
         for circuit, letter in zip(("qk", "ov"), name[::2], strict=True)
         if letter == "F"
     }
-    whole = settings.batches * settings.lr
-    arguments = {"lr": settings.lr, "ratio": settings.ratio, "schedule": Growing(whole, begin=1.0)} | given
+    # always a schedule, so that a changing ratio is the same program
+    constant = Growing(settings.batches * settings.lr, begin=1.0)
+    arguments = {"lr": settings.lr, "ratio": settings.ratio, "schedule": constant} | given
     init = arguments.pop("init", settings.init)
-    return train(
+    trained = train(
         task,
         name,
         steps=settings.batches,
+        seeds=seeds,
         points=1,
         population="sampled-identities",
         batch=settings.batch,
-        test=settings.test,
+        test=settings.batch,  # the means that a trajectory records are not used
         start=RandomStart(init, "uniform"),
+        keep_circuits=True,
         progress=False,
         **widths,
         **arguments,
     )
+    seen = evaluate(task, trained.circuits, held_out(task, np.arange(seeds), settings.test, _DTYPE))
+    dims = ("lane", "seed", "example")[-seen.attention.ndim :]
+    usable = np.asarray(trained.ok)[..., None]
+    arrays: dict[str, Any] = {
+        what: (dims, np.where(usable, np.asarray(array, float), np.nan)) for what, array in seen._asdict().items()
+    }
+    arrays["status"] = (dims[:-1], np.asarray(trained.status))
+    return xr.Dataset(arrays, coords={"seed": np.arange(seeds)})
 
 
 def _examples(settings: Fig2Settings, name: str) -> xr.Dataset:
-    """Attention and probability of each held-out sequence under the three regimes of the ratio."""
-    task, seeds = settings.task(), np.arange(settings.seeds)
-    sequences = held_out(task, seeds, settings.test, _DTYPE)
+    """Attention and prediction of each held-out sequence under the three regimes of the ratio."""
+    task = settings.task()
     growing = Growing(settings.batches * settings.lr, begin=settings.ratio / settings.increasing)
-    regimes = {
+    regimes: dict[str, dict[str, Any]] = {
         "equal": {"ratio": settings.ratio},
         "faster": {"ratio": settings.faster},
         "increasing": {"ratio": settings.increasing, "schedule": growing},
     }
-    parts: list[xr.Dataset] = []
-    for given in (regimes[regime] for regime in REGIMES):
-        trained = _trained(settings, task, name, seeds=settings.seeds, keep_circuits=True, **given)
-        seen = evaluate(task, trained.circuits, sequences)
-        dims = ("seed", "example")
-        usable = np.asarray(trained.ok)[:, None]
-        parts.append(
-            xr.Dataset(
-                {
-                    "attention": (dims, np.asarray(seen.attention)),
-                    "probability": (dims, np.asarray(seen.probability)),
-                    "correct": (dims, np.where(usable, np.asarray(seen.correct, float), np.nan)),
-                    "status": (("seed",), np.asarray(trained.status)),
-                },
-                coords={"seed": seeds},
-            )
-        )
+    parts = [_seen(settings, task, name, settings.seeds, **regimes[regime]) for regime in REGIMES]
     return xr.concat(parts, dim=xr.DataArray(list(REGIMES), dims="regime", name="regime"))
-
-
-def _means(trained: Trajectory) -> tuple[np.ndarray, np.ndarray]:
-    """Mean attention and probability of the label at the end; NaN of a run that diverged."""
-    return np.asarray(trained.attention[..., -1]), -np.expm1(np.asarray(trained.log_error[..., -1]))
 
 
 def _calls(values: tuple[float, ...], together: int) -> Iterator[list[float]]:
@@ -151,39 +148,30 @@ def _calls(values: tuple[float, ...], together: int) -> Iterator[list[float]]:
         yield some + some[-1:] * (size - len(some))
 
 
-def _lanes(settings: Fig2Settings, task: Task, name: str, axis: str, values: tuple[float, ...], **given: Any):
-    """Mean attention and probability, arrays of shape (values, seeds), for each value of `lr` or `ratio`."""
+def _lanes(
+    settings: Fig2Settings, task: Task, name: str, axis: str, values: tuple[float, ...], **given: Any
+) -> xr.Dataset:
+    """Mean attention and probability for each seed and each value of `lr` or `ratio`."""
     done = [
-        _means(_trained(settings, task, name, seeds=settings.scan_seeds, **{**given, axis: some}))
+        _seen(settings, task, name, settings.scan_seeds, **{**given, axis: some})
         for some in _calls(values, settings.together)
     ]
-    return tuple(np.concatenate(arrays)[: len(values)] for arrays in zip(*done, strict=True))
+    means = xr.concat(done, dim="lane")[["attention", "probability"]].mean("example", skipna=False)
+    return means.isel(lane=slice(len(values))).rename(lane=axis, seed="scan_seed").assign_coords({axis: list(values)})
 
 
 def _dial(settings: Fig2Settings, name: str) -> xr.Dataset:
     """Attention and probability against the ratio."""
-    arrays = _lanes(settings, settings.task(), name, "ratio", settings.scan_ratio)
-    dims = ("ratio", "scan_seed")
-    return xr.Dataset(
-        {f"dial_{what}": (dims, array) for what, array in zip(("attention", "probability"), arrays, strict=True)},
-        coords={"ratio": list(settings.scan_ratio), "scan_seed": np.arange(settings.scan_seeds)},
-    )
+    means = _lanes(settings, settings.task(), name, "ratio", settings.scan_ratio)
+    return means.rename(attention="dial_attention", probability="dial_probability")
 
 
 def _scan(settings: Fig2Settings, name: str, gamma: float) -> xr.Dataset:
     """Attention and probability over start and learning rate, at one mixture weight."""
     task = settings.task(gamma)
-    arrays = [_lanes(settings, task, name, "lr", settings.scan_lr, init=init) for init in settings.scan_init]
-    attention, probability = np.moveaxis(np.array(arrays), 1, 0)
-    dims = ("init", "lr", "scan_seed")
-    return xr.Dataset(
-        {"scan_attention": (dims, attention), "scan_probability": (dims, probability)},
-        coords={
-            "init": list(settings.scan_init),
-            "lr": list(settings.scan_lr),
-            "scan_seed": np.arange(settings.scan_seeds),
-        },
-    )
+    means = [_lanes(settings, task, name, "lr", settings.scan_lr, init=init) for init in settings.scan_init]
+    scan = xr.concat(means, dim=xr.DataArray(list(settings.scan_init), dims="init", name="init"))
+    return scan.rename(attention="scan_attention", probability="scan_probability")
 
 
 def _orderings(settings: Fig2Settings, scan: xr.Dataset) -> xr.Dataset:
