@@ -4,6 +4,7 @@ Everything is measured on full random matrices, by automatic differentiation of 
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +42,7 @@ def measure(task: Task, seeds: int, lrs: tuple[float, ...]) -> xr.Dataset:
     found = {"qk": _circuit(task, "qk", seeds), "ov": _circuit(task, "ov", seeds)}
     names = next(iter(found.values()))
     dims = {"preconditioner_error": ("circuit", "factors", "seed")}
-    arrays = {
+    arrays: dict[str, Any] = {
         name: (dims.get(name, ("circuit", "seed")), np.stack([f[name] for f in found.values()])) for name in names
     }
     steps = round(2 * _TIME / min(lrs))
@@ -76,8 +77,8 @@ def _measured(name: str, layout: Layout, sides: tuple[int, int], batch: Batch, k
         other = _SCALE * jax.random.normal(at, other_sides)
 
         def of_matrix(matrix: Array) -> Array:
-            pair = (matrix, other) if name == "qk" else (other, matrix)
-            return loss(AttentionModel(*map(CollapsedCircuit, pair)), batch)
+            qk, ov = (matrix, other) if name == "qk" else (other, matrix)
+            return loss(AttentionModel(CollapsedCircuit(qk), CollapsedCircuit(ov)), batch)
 
         def of_factors(left: Array, right: Array) -> Array:
             return of_matrix(left @ right)

@@ -166,14 +166,15 @@ def _scheduled(task: Task, circuit: str, log_time: np.ndarray, factors: np.ndarr
     """
     times = np.exp(log_time)
     if circuit == "qk":
-        clock, schedule, start = times, Tabulated(times, factors), {"score_gap0": FACTORIZED}
+        clock, schedule = times, Tabulated(times, factors)
     else:
         steps = np.diff(times) * (factors[1:] + factors[:-1]) / 2
         clock = np.cumsum(np.concatenate([[factors[0] * times[0]], steps]))
-        schedule, start = Tabulated(clock, 1 / factors), {"margin0": FACTORIZED}
+        schedule = Tabulated(clock, 1 / factors)
     run = descend(
-        task, "CACO", ratio=1.0, lr=_LR, steps=int(clock[-1] / _LR), points=2 * _KNOTS, schedule=schedule, **start
-    )
+        task, "CACO", ratio=1.0, lr=_LR, steps=int(clock[-1] / _LR), points=2 * _KNOTS, schedule=schedule,
+        margin0=FACTORIZED if circuit == "ov" else 0.0, score_gap0=FACTORIZED if circuit == "qk" else 0.0,
+    )  # fmt: skip
     at = np.interp(np.asarray(run.log_time), np.log(clock), log_time)
     return _sigmoid(np.interp(grid, at, np.asarray(run.log_odds)))
 

@@ -169,7 +169,8 @@ def _comparable(dataset: xr.Dataset) -> Finding:
     flow = _flow(dataset)
     step = np.diff(np.log(flow["ratio"].values))[0]
     tenfold = round(np.log(10) / step)
-    worse = np.exp(flow["log_error"]).shift(ratio=-tenfold) - np.exp(flow["log_error"])
+    error = flow["log_error"].copy(data=np.exp(flow["log_error"].values))
+    worse = error.shift(ratio=-tenfold) - error
     loss = flow["log_loss"].shift(ratio=-tenfold) - flow["log_loss"]
     most, factor = float(worse.max()), float(np.exp(loss.max()))
     where = loss.where(loss == loss.max(), drop=True)
@@ -235,8 +236,8 @@ def _settles(dataset: xr.Dataset) -> Finding:
         "with a factorized output-value circuit attention tends to stabilize near 0.4",
         "paper, section 5",
         f"trained together from attention {start:.2g}, it stands at {float(ends.min()):.2g} to {float(ends.max()):.2g} "
-        f"when the loss is {EQUAL:g}, by the ratio, and at {float(later.min()):.2g} to {float(later.max()):.2g} at ln t = "
-        "60: no value is singled out",
+        f"when the loss is {EQUAL:g}, by the ratio, and at {float(later.min()):.2g} to {float(later.max()):.2g} at "
+        "ln t = 60: no value is singled out",
         "differs" if spread > 0.2 or still > 0.1 else "agrees",
         spread,
     )

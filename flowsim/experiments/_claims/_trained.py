@@ -86,9 +86,9 @@ def findings(dataset: xr.Dataset) -> list[Finding]:
         Finding(
             "faster query-key learning shifts attention to distinct tokens in all of them, without worse predictions",
             WHERE,
-            f"attention at ratio {RATIOS[0]:g}: {_each(slow)}; at {PLAIN:g}: {_each(plain)}; at {FAST:g}: {_each(fast)}; "
-            f"the probability of the label falls by {max(drop, 0.0):.2g} at most from one to the next (experiment fig2 "
-            "says where it rises)",
+            f"attention at ratio {RATIOS[0]:g}: {_each(slow)}; at {PLAIN:g}: {_each(plain)}; at {FAST:g}: {_each(fast)}"
+            f"; the probability of the label falls by {max(drop, 0.0):.2g} at most from one to the next (see "
+            "experiment fig2)",
             "agrees" if float(rise.min()) > 0 and drop < 0.02 else "differs",
             float(rise.min()),
         ),
