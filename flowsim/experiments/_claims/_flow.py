@@ -51,9 +51,9 @@ def measure(task: Task, sparse: Task, steps: int) -> xr.Dataset:
     grid, lanes = log_times(), ratios(steps)
     runs = [exact(which, FOUR, ratio=lanes, log_times=grid) for which in (task, sparse)]
     dims = ("context", "parameterization", "ratio", "log_time")
-    arrays: dict[str, Any] = {
-        name: (dims, np.stack([np.asarray(getattr(run, name)) for run in runs])) for name in FIELDS
-    }
+    arrays: dict[str, Any] = {}
+    for name in FIELDS:
+        arrays[name] = dims, np.stack([np.asarray(getattr(run, name)) for run in runs])
     arrays["usable"] = dims[:-1], np.stack([np.asarray(run.ok) for run in runs]).astype(int)
     coords = {"context": ["balanced", "sparse"], "parameterization": list(FOUR), "ratio": lanes, "log_time": grid}
     return xr.Dataset(arrays, coords, {"task": json.dumps(task.to_dict()), "sparse": json.dumps(sparse.to_dict())})
