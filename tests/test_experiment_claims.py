@@ -153,7 +153,7 @@ PLANTED = [
     (_ratio, "stabilize near 0.4", {"log_odds": lambda a: 0 * a + np.log(0.4 / 0.6)}),
     (_factors, "Proposition 1", {"identity_error": lambda a: a + 1e-3}),
     (_factors, "gradient flow conserves", {"drift": lambda a: 0 * a + 1e-3}),
-    (_factors, "descent conserves them too", {"drift": lambda a: 1e-12 * a}),
+    (_factors, "finite steps conserve", {"drift": lambda a: 1e-12 * a}),
     (_factors, "balanced factors move", {"preconditioner_error": lambda a: a + 1e-3}),
     (_factors, "balancedness is needed", {"preconditioner_error": lambda a: 0 * a}),
     (_factors, "homogeneous map", {"degree": lambda a: 2 * a}),

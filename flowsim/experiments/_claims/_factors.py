@@ -154,7 +154,7 @@ def _conservation(dataset: xr.Dataset) -> list[Finding]:
             order,
         ),
         Finding(
-            "gradient descent conserves them too",
+            "finite steps conserve what the flow conserves",
             "",
             f"only up to the order of the step: {drift.values.min():.2g} at lr = {lr.min():g}",
             "not stated there" if vanishes and drift.values.min() > _EXACT else "undecided",
@@ -176,7 +176,7 @@ def _preconditioning(dataset: xr.Dataset) -> list[Finding]:
             balanced,
         ),
         Finding(
-            "balancedness is needed for that",
+            "balancedness is needed for Lemma 2",
             WHERE,
             f"factors drawn at random are off by {random:.2g} at least; with the imbalance known, the operator of "
             f"lambda-balanced factors is off by {imbalanced:.1e}",
@@ -202,7 +202,7 @@ def _homogeneity(dataset: xr.Dataset) -> list[Finding]:
             float(degree.mean()),
         ),
         Finding(
-            "so factorization is close to collapsed training with some learning rate, for matrices of any kind",
+            "factorization is close to collapsed training with some learning rate, for matrices of any kind",
             WHERE,
             "homogeneity says how fast the product moves, not where to: the cosine between preconditioned and plain "
             f"gradient of random balanced factors is {float(cosine.sel(circuit='qk')):.2f} (query-key) and "

@@ -231,8 +231,8 @@ def _close(dataset: xr.Dataset, circuit: str) -> Finding:
         f"collapsed training with such a rate is close to a factorized {_WORDS[circuit]} circuit on the symmetric line",
         WHERE,
         f"CACO with the measured rate has the attention of {CIRCUITS[circuit]} within {measured:.1e} up to t = "
-        f"{_UNTIL[circuit]:g}; with the best a + b log(1 + t/T) within {fitted:.2g}, with the best constant within "
-        f"{constant:.2g}",
+        f"{_UNTIL[circuit]:g}; with a + b log(1 + t/T) fitted to it within {fitted:.2g}, with a fitted constant "
+        f"within {constant:.2g}",
         "agrees" if measured < _CLOSE else "differs",
         fitted,
     )

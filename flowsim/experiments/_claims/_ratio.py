@@ -53,8 +53,8 @@ def findings(dataset: xr.Dataset) -> list[Finding]:
     """The rows on the ratio; those that need more than the flow only where that was measured."""
     found = [_at_time(dataset)]
     if "ratio_at_loss" in dataset:
-        found += [_at_point(dataset, "margin"), _at_point(dataset, "loss"), _equal(dataset)]
-        found += [_backwards(dataset), _detour(dataset)]
+        found += [_at_point(dataset, "margin"), _at_point(dataset, "loss")]
+        found += [_backwards(dataset), _detour(dataset), _equal(dataset)]
     return [
         *found,
         _margin(dataset),
@@ -101,7 +101,7 @@ def _at_point(dataset: xr.Dataset, what: str) -> Finding:
 def _backwards(dataset: xr.Dataset) -> Finding:
     slow, fast = dataset["attention_backwards"].values[:, :1].ravel()
     return Finding(
-        "that holds from any start",
+        "attention rises with the ratio from any start",
         "",
         f"not from a margin of -1: soon after, attention is {slow:.3g} at ratio 1 and {fast:.3g} at ratio 10, for it "
         "turns away first" if fast < slow else f"also from a margin of -1: {slow:.3g} and {fast:.3g}",
@@ -113,7 +113,7 @@ def _backwards(dataset: xr.Dataset) -> Finding:
 def _detour(dataset: xr.Dataset) -> Finding:
     slow, fast = dataset["attention_detour"].values
     return Finding(
-        "that holds for any task",
+        "attention rises with the ratio for any task",
         "",
         f"{'not' if fast < slow else 'also'} with a vocabulary head and few distinct tokens ({_DISTINCT:g} of "
         f"{_DISTINCT + _COMMON:g} positions): at time {dataset.attrs['detour_time']:.0f} attention is {slow:.3g} at "

@@ -100,7 +100,7 @@ def findings(dataset: xr.Dataset) -> list[Finding]:
             near - collapsed,
         ),
         Finding(
-            "so it does with a gradually increasing query-key learning rate",
+            "a gradually increasing query-key learning rate sharpens attention too",
             WHERE,
             f"{GROWING} attends by {growing:.3f} if the ratio rises evenly from 0 to {FAST:g}, by {before:.3f} with "
             f"the ratio {PLAIN:g}",
