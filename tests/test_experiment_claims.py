@@ -64,20 +64,23 @@ def data(quick):
 
 def test_effective_rates_are_those_of_the_clocks(quick):
     """dw/dtau = 2 sqrt(C) w for balanced factors; theta' of the two driven query-key blocks over g."""
-    log_time, rate = _rates.effective_rate(quick, "CAFO", "ov")
-    run = quick.sel(context="balanced", parameterization="CAFO").sel(ratio=1.0, method="nearest")
-    margin = np.interp(log_time, run["log_time"], run["margin"])
-    assert np.allclose(rate, 2 * np.sqrt(C) * margin, rtol=3e-4)
-    log_time, rate = _rates.effective_rate(quick, "FACO", "qk")
-    run = quick.sel(context="balanced", parameterization="FACO").sel(ratio=1.0, method="nearest")
+
+    def check(name, circuit, field, expected):
+        log_time, rate = _rates.effective_rate(quick, name, circuit)
+        run = quick.sel(context="balanced", parameterization=name).sel(ratio=1.0, method="nearest")
+        off = np.abs(rate / expected(run.sel(log_time=log_time)[field].values) - 1)
+        # fourth-order differences with steps of 0.1: the rate jumps within about one unit of ln t, and is smooth later
+        assert off.max() < 0.04
+        assert off[log_time > 8].max() < 1e-5
+        assert off[log_time < 2].max() < 1e-3
+
+    check("CAFO", "ov", "margin", lambda margin: 2 * np.sqrt(C) * margin)
     tau0 = 0.01 / (1 / C + 1 / D)
     speeds = np.array([1 / np.sqrt(C), np.sqrt(1 / C + K / D)])  # drives of the standard and the trivial block
     weights = np.array([(K - 1) / (K * np.sqrt(C)), speeds[1] / K])
-    tau = np.linspace(0, 12, 200_001)
-    grown = tau0 * speeds * np.exp(2 * speeds * tau[:, None])
+    grown = tau0 * speeds * np.exp(2 * speeds * np.linspace(0, 12, 200_001)[:, None])
     gap, slope = grown @ weights - 0.01, (2 * speeds * grown) @ weights
-    expected = np.interp(np.interp(log_time, run["log_time"], run["score_gap_change"]), gap, slope) / (1 / C + 1 / D)
-    assert np.allclose(rate, expected, rtol=2e-3)
+    check("FACO", "qk", "score_gap_change", lambda change: np.interp(change, gap, slope) / (1 / C + 1 / D))
 
 
 def test_laws_are_found_where_they_hold():
@@ -99,7 +102,7 @@ def test_laws_are_found_where_they_hold():
 
 def test_a_quick_run_has_the_flow_alone(quick):
     found = findings(quick)
-    assert len(found) == 18
+    assert len(found) == 20
     assert {finding.verdict for finding in found} <= {"agrees", "differs", "not stated there"}
 
 
@@ -150,7 +153,7 @@ PLANTED = [
     (_ratio, "stabilize near 0.4", {"log_odds": lambda a: 0 * a + np.log(0.4 / 0.6)}),
     (_factors, "Proposition 1", {"identity_error": lambda a: a + 1e-3}),
     (_factors, "gradient flow conserves", {"drift": lambda a: 0 * a + 1e-3}),
-    (_factors, "descent conserves them too", {"drift": lambda a: 1e-12 * a}),
+    (_factors, "finite steps conserve", {"drift": lambda a: 1e-12 * a}),
     (_factors, "balanced factors move", {"preconditioner_error": lambda a: a + 1e-3}),
     (_factors, "balancedness is needed", {"preconditioner_error": lambda a: 0 * a}),
     (_factors, "homogeneous map", {"degree": lambda a: 2 * a}),

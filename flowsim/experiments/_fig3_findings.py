@@ -85,7 +85,7 @@ def _incentive_lasts(dataset: xr.Dataset) -> Finding:
     there = incentive["epoch"].where(incentive >= dataset.attrs["noticeable"])
     positive, last = float(early.min()) > 0, float(there.max())
     return Finding(
-        "with it, the incentive to sharpen attention beyond 0.2 is positive up to 100 epochs",
+        "with factorized training the incentive to sharpen attention beyond 0.2 is positive up to 100 epochs",
         WHERE,
         f"it is {'positive' if positive else 'not positive'} at all of them and at least "
         f"{dataset.attrs['noticeable']:g} from epoch {float(there.min()):.0f} to {last:.0f}; in the exact flow it is "
@@ -101,7 +101,7 @@ def _incentive_diminishes(dataset: xr.Dataset) -> Finding:
     blunt = float(_incentive_at(dataset, "factorized", 0.2).sel(epoch=EPOCHS))
     most = float(wide.max())
     return Finding(
-        "with it, the incentive diminishes rapidly for attention of 0.4 and more",
+        "with factorized training the incentive diminishes rapidly for attention of 0.4 and more",
         WHERE,
         f"after {EPOCHS} epochs it is at most {most:.2g} there, against {blunt:.2g} at 0.2",
         "agrees" if most < dataset.attrs["noticeable"] < blunt else "differs",
@@ -112,7 +112,7 @@ def _incentive_diminishes(dataset: xr.Dataset) -> Finding:
 def _reaches(dataset: xr.Dataset) -> Finding:
     value = float(reach(dataset).sel(output="factorized").sel(epoch=EPOCHS))
     return Finding(
-        "with it, 100 epochs of incentive carry attention to about 0.4",
+        "with factorized training 100 epochs of incentive carry attention to about 0.4",
         WHERE,
         f"the incentive is at least {dataset.attrs['noticeable']:g} up to attention {value:.3g} after {EPOCHS} epochs "
         f"of {_epoch(dataset):.3g} units of time each (the learning rate is not stated there and sets this number)",
@@ -137,7 +137,7 @@ def _settles(dataset: xr.Dataset) -> Finding:
     early, late = (float(limit.sel(epoch=at)) for at in (EARLY, last))
     moves = abs(early - SETTLED) > _NEAR or abs(late - SETTLED) > _NEAR
     return Finding(
-        "with it, attention tends to stabilize near 0.4",
+        "with factorized training attention tends to stabilize near 0.4",
         WHERE,
         f"no attention is singled out: the incentive reaches to {early:.3g} after {EARLY} epochs and to {late:.2g} "
         f"after {last}, as epochs^{slopes['factorized']:.2f} (collapsed: epochs^{slopes['collapsed']:.2f}); 0.4 is "
@@ -207,7 +207,7 @@ def _random_starts(dataset: xr.Dataset) -> Finding:
     holds = bool((collapsed.min("seed") > factorized.max("seed")).all())
     blunt = when.sel(output="factorized", attention=0.2)
     return Finding(
-        "these orderings do not hinge on a symmetric start",
+        "the orderings above do not hinge on a symmetric start",
         "",
         f"from {dataset.sizes['seed']} random starts the factorized loss at attention 0.2 is near zero after "
         f"{float(blunt.min()):.0f} to {float(blunt.max()):.0f} epochs, and collapsed training is "

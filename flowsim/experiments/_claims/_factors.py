@@ -4,6 +4,7 @@ Everything is measured on full random matrices, by automatic differentiation of 
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +42,7 @@ def measure(task: Task, seeds: int, lrs: tuple[float, ...]) -> xr.Dataset:
     found = {"qk": _circuit(task, "qk", seeds), "ov": _circuit(task, "ov", seeds)}
     names = next(iter(found.values()))
     dims = {"preconditioner_error": ("circuit", "factors", "seed")}
-    arrays = {
+    arrays: dict[str, Any] = {
         name: (dims.get(name, ("circuit", "seed")), np.stack([f[name] for f in found.values()])) for name in names
     }
     steps = round(2 * _TIME / min(lrs))
@@ -76,8 +77,8 @@ def _measured(name: str, layout: Layout, sides: tuple[int, int], batch: Batch, k
         other = _SCALE * jax.random.normal(at, other_sides)
 
         def of_matrix(matrix: Array) -> Array:
-            pair = (matrix, other) if name == "qk" else (other, matrix)
-            return loss(AttentionModel(*map(CollapsedCircuit, pair)), batch)
+            qk, ov = (matrix, other) if name == "qk" else (other, matrix)
+            return loss(AttentionModel(CollapsedCircuit(qk), CollapsedCircuit(ov)), batch)
 
         def of_factors(left: Array, right: Array) -> Array:
             return of_matrix(left @ right)
@@ -153,7 +154,7 @@ def _conservation(dataset: xr.Dataset) -> list[Finding]:
             order,
         ),
         Finding(
-            "gradient descent conserves them too",
+            "finite steps conserve what the flow conserves",
             "",
             f"only up to the order of the step: {drift.values.min():.2g} at lr = {lr.min():g}",
             "not stated there" if vanishes and drift.values.min() > _EXACT else "undecided",
@@ -175,7 +176,7 @@ def _preconditioning(dataset: xr.Dataset) -> list[Finding]:
             balanced,
         ),
         Finding(
-            "balancedness is needed for that",
+            "balancedness is needed for Lemma 2",
             WHERE,
             f"factors drawn at random are off by {random:.2g} at least; with the imbalance known, the operator of "
             f"lambda-balanced factors is off by {imbalanced:.1e}",
@@ -201,7 +202,7 @@ def _homogeneity(dataset: xr.Dataset) -> list[Finding]:
             float(degree.mean()),
         ),
         Finding(
-            "so factorization is close to collapsed training with some learning rate, for matrices of any kind",
+            "factorization is close to collapsed training with some learning rate, for matrices of any kind",
             WHERE,
             "homogeneity says how fast the product moves, not where to: the cosine between preconditioned and plain "
             f"gradient of random balanced factors is {float(cosine.sel(circuit='qk')):.2f} (query-key) and "

@@ -1,10 +1,13 @@
 """The exact flow over ratio and time that most rows read, and what the paper says of its growth (section 6)."""
 
 import json
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
+from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.experiments._experiment import Finding
 from flowsim.laws import verify
 from flowsim.laws.report import EXACT_LAW, PAPER_CLAIM, Row
@@ -48,7 +51,9 @@ def measure(task: Task, sparse: Task, steps: int) -> xr.Dataset:
     grid, lanes = log_times(), ratios(steps)
     runs = [exact(which, FOUR, ratio=lanes, log_times=grid) for which in (task, sparse)]
     dims = ("context", "parameterization", "ratio", "log_time")
-    arrays = {name: (dims, np.stack([np.asarray(getattr(run, name)) for run in runs])) for name in FIELDS}
+    arrays: dict[str, Any] = {}
+    for name in FIELDS:
+        arrays[name] = dims, np.stack([np.asarray(getattr(run, name)) for run in runs])
     arrays["usable"] = dims[:-1], np.stack([np.asarray(run.ok) for run in runs]).astype(int)
     coords = {"context": ["balanced", "sparse"], "parameterization": list(FOUR), "ratio": lanes, "log_time": grid}
     return xr.Dataset(arrays, coords, {"task": json.dumps(task.to_dict()), "sparse": json.dumps(sparse.to_dict())})
@@ -63,12 +68,12 @@ def lane(dataset: xr.Dataset, name: str, ratio: float) -> Trajectory:
     """One run of the flow, as a trajectory for `flowsim.verify`."""
     picked = dataset.sel(context="balanced", parameterization=name).sel(ratio=ratio, method="nearest")
     start = line_start(name)
-    arrays = {field: picked[field].values for field in FIELDS}
+    arrays: dict[str, Any] = {field: jnp.asarray(picked[field].values) for field in FIELDS}
     return Trajectory(
-        log_time=picked["log_time"].values,
+        log_time=jnp.asarray(picked["log_time"].values),
         score_gap=arrays["score_gap_change"] + start.score_gap0,
-        status=np.array(int(Status.OK if picked["usable"] else Status.NOT_FINITE)),
-        n_steps=np.array(0),
+        status=jnp.asarray(int(Status.OK if picked["usable"] else Status.NOT_FINITE)),
+        n_steps=jnp.asarray(0),
         coords={"ratio": float(picked["ratio"])},
         task=task_of(dataset),
         parameterization=name,

@@ -166,14 +166,15 @@ def _scheduled(task: Task, circuit: str, log_time: np.ndarray, factors: np.ndarr
     """
     times = np.exp(log_time)
     if circuit == "qk":
-        clock, schedule, start = times, Tabulated(times, factors), {"score_gap0": FACTORIZED}
+        clock, schedule = times, Tabulated(times, factors)
     else:
         steps = np.diff(times) * (factors[1:] + factors[:-1]) / 2
         clock = np.cumsum(np.concatenate([[factors[0] * times[0]], steps]))
-        schedule, start = Tabulated(clock, 1 / factors), {"margin0": FACTORIZED}
+        schedule = Tabulated(clock, 1 / factors)
     run = descend(
-        task, "CACO", ratio=1.0, lr=_LR, steps=int(clock[-1] / _LR), points=2 * _KNOTS, schedule=schedule, **start
-    )
+        task, "CACO", ratio=1.0, lr=_LR, steps=int(clock[-1] / _LR), points=2 * _KNOTS, schedule=schedule,
+        margin0=FACTORIZED if circuit == "ov" else 0.0, score_gap0=FACTORIZED if circuit == "qk" else 0.0,
+    )  # fmt: skip
     at = np.interp(np.asarray(run.log_time), np.log(clock), log_time)
     return _sigmoid(np.interp(grid, at, np.asarray(run.log_odds)))
 
@@ -230,8 +231,8 @@ def _close(dataset: xr.Dataset, circuit: str) -> Finding:
         f"collapsed training with such a rate is close to a factorized {_WORDS[circuit]} circuit on the symmetric line",
         WHERE,
         f"CACO with the measured rate has the attention of {CIRCUITS[circuit]} within {measured:.1e} up to t = "
-        f"{_UNTIL[circuit]:g}; with the best a + b log(1 + t/T) within {fitted:.2g}, with the best constant within "
-        f"{constant:.2g}",
+        f"{_UNTIL[circuit]:g}; with a + b log(1 + t/T) fitted to it within {fitted:.2g}, with a fitted constant "
+        f"within {constant:.2g}",
         "agrees" if measured < _CLOSE else "differs",
         fitted,
     )

@@ -53,8 +53,8 @@ def findings(dataset: xr.Dataset) -> list[Finding]:
     """The rows on the ratio; those that need more than the flow only where that was measured."""
     found = [_at_time(dataset)]
     if "ratio_at_loss" in dataset:
-        found += [_at_point(dataset, "margin"), _at_point(dataset, "loss"), _equal(dataset)]
-        found += [_backwards(dataset), _detour(dataset)]
+        found += [_at_point(dataset, "margin"), _at_point(dataset, "loss")]
+        found += [_backwards(dataset), _detour(dataset), _equal(dataset)]
     return [
         *found,
         _margin(dataset),
@@ -101,7 +101,7 @@ def _at_point(dataset: xr.Dataset, what: str) -> Finding:
 def _backwards(dataset: xr.Dataset) -> Finding:
     slow, fast = dataset["attention_backwards"].values[:, :1].ravel()
     return Finding(
-        "that holds from any start",
+        "attention rises with the ratio from any start",
         "",
         f"not from a margin of -1: soon after, attention is {slow:.3g} at ratio 1 and {fast:.3g} at ratio 10, for it "
         "turns away first" if fast < slow else f"also from a margin of -1: {slow:.3g} and {fast:.3g}",
@@ -113,7 +113,7 @@ def _backwards(dataset: xr.Dataset) -> Finding:
 def _detour(dataset: xr.Dataset) -> Finding:
     slow, fast = dataset["attention_detour"].values
     return Finding(
-        "that holds for any task",
+        "attention rises with the ratio for any task",
         "",
         f"{'not' if fast < slow else 'also'} with a vocabulary head and few distinct tokens ({_DISTINCT:g} of "
         f"{_DISTINCT + _COMMON:g} positions): at time {dataset.attrs['detour_time']:.0f} attention is {slow:.3g} at "
@@ -169,7 +169,8 @@ def _comparable(dataset: xr.Dataset) -> Finding:
     flow = _flow(dataset)
     step = np.diff(np.log(flow["ratio"].values))[0]
     tenfold = round(np.log(10) / step)
-    worse = np.exp(flow["log_error"]).shift(ratio=-tenfold) - np.exp(flow["log_error"])
+    error = flow["log_error"].copy(data=np.exp(flow["log_error"].values))
+    worse = error.shift(ratio=-tenfold) - error
     loss = flow["log_loss"].shift(ratio=-tenfold) - flow["log_loss"]
     most, factor = float(worse.max()), float(np.exp(loss.max()))
     where = loss.where(loss == loss.max(), drop=True)
@@ -235,8 +236,8 @@ def _settles(dataset: xr.Dataset) -> Finding:
         "with a factorized output-value circuit attention tends to stabilize near 0.4",
         "paper, section 5",
         f"trained together from attention {start:.2g}, it stands at {float(ends.min()):.2g} to {float(ends.max()):.2g} "
-        f"when the loss is {EQUAL:g}, by the ratio, and at {float(later.min()):.2g} to {float(later.max()):.2g} at ln t = "
-        "60: no value is singled out",
+        f"when the loss is {EQUAL:g}, by the ratio, and at {float(later.min()):.2g} to {float(later.max()):.2g} at "
+        "ln t = 60: no value is singled out",
         "differs" if spread > 0.2 or still > 0.1 else "agrees",
         spread,
     )

@@ -86,9 +86,9 @@ def findings(dataset: xr.Dataset) -> list[Finding]:
         Finding(
             "faster query-key learning shifts attention to distinct tokens in all of them, without worse predictions",
             WHERE,
-            f"attention at ratio {RATIOS[0]:g}: {_each(slow)}; at {PLAIN:g}: {_each(plain)}; at {FAST:g}: {_each(fast)}; "
-            f"the probability of the label falls by {max(drop, 0.0):.2g} at most from one to the next (experiment fig2 "
-            "says where it rises)",
+            f"attention at ratio {RATIOS[0]:g}: {_each(slow)}; at {PLAIN:g}: {_each(plain)}; at {FAST:g}: {_each(fast)}"
+            f"; the probability of the label falls by {max(drop, 0.0):.2g} at most from one to the next (see "
+            "experiment fig2)",
             "agrees" if float(rise.min()) > 0 and drop < 0.02 else "differs",
             float(rise.min()),
         ),
@@ -100,7 +100,7 @@ def findings(dataset: xr.Dataset) -> list[Finding]:
             near - collapsed,
         ),
         Finding(
-            "so it does with a gradually increasing query-key learning rate",
+            "a gradually increasing query-key learning rate sharpens attention too",
             WHERE,
             f"{GROWING} attends by {growing:.3f} if the ratio rises evenly from 0 to {FAST:g}, by {before:.3f} with "
             f"the ratio {PLAIN:g}",
