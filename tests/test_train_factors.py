@@ -163,7 +163,7 @@ def test_drift_of_what_the_flow_conserves_is_of_first_order():
         assert slope == pytest.approx(1.0, abs=0.1)
     assert min(map(min, drifts)) > 1e-9  # nothing that rounding makes
     collapsed = fs.train(LINE, "CACO", ratio=1.0, lr=0.1, steps=5)
-    assert set(collapsed.extra) == {"asymmetry"}
+    assert not any(name.startswith("drift") for name in collapsed.extra)
 
 
 # --- scale ---

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.data import Batch
+from flowsim.isotypic import asymmetries
 from flowsim.models import AbstractCircuit, AttentionModel, FactorizedCircuit, log_error_odds, log_softplus
 from flowsim.solve.finite import Record
 from flowsim.symmetric import Averages, Layout, asymmetry, averages_of_matrices
@@ -94,7 +95,11 @@ def observe(plan: Plan, batch: Batch, model: AttentionModel, gap0: Float[Array, 
         margins=margins,
         scores=scores - scores[plan.reference],
         log_attentions=log_attentions,
-        extra={"asymmetry": asymmetry(plan.layout, matrices)},
+        extra={
+            "size": jnp.sqrt(sum(jnp.sum(matrix**2) for matrix in matrices)),
+            "asymmetry": asymmetry(plan.layout, matrices),
+            **{f"asymmetry_{name}": part for name, part in asymmetries(plan.layout, matrices).items()},
+        },
     )
 
 

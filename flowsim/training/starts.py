@@ -125,23 +125,27 @@ def circuits_at_start(
             raise InvalidInput(
                 f"start={start!r} was given together with {given[0]}={line[given[0]]}; give one of them."
             )
-        circuits = _random(start, shapes, dtype, jnp.asarray(seeds))
+        circuits = _random(start.kind, shapes, dtype, jnp.asarray(start.scale, dtype), jnp.asarray(seeds))
         return circuits, {**dict.fromkeys(line), "start": dataclasses.asdict(start)}
     if isinstance(start, Mapping):
         if given:
             raise InvalidInput(f"start= was given together with {given[0]}={line[given[0]]}; give one of them.")
-        circuits, plain = _arrays(start, shapes), {**dict.fromkeys(line), "start": "arrays"}
+        plain = {**dict.fromkeys(line), "start": "arrays"}
+        if for_each_seed(start):
+            circuits = _arrays(start, shapes, (seeds.size,))
+            return jax.tree.map(lambda array: jnp.asarray(array, dtype), circuits), plain
+        circuits = _arrays(start, shapes, ())
     else:
         circuits, plain = _symmetric(task, parameterization, shapes, start, line, embedded, score_scale)
     return jax.tree.map(lambda array: jnp.asarray(array, dtype)[None], circuits), plain
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _random(start: RandomStart, shapes: Shapes, dtype: np.dtype, seeds: Array) -> Circuits:
+def _random(kind: str, shapes: Shapes, dtype: np.dtype, scale: Array, seeds: Array) -> Circuits:
     def entries(key: Array, shape: tuple[int, int]) -> Array:
-        if start.kind == "gaussian":
-            return start.scale * jax.random.normal(key, shape, dtype)
-        return jax.random.uniform(key, shape, dtype, -start.scale, start.scale)
+        if kind == "gaussian":
+            return scale * jax.random.normal(key, shape, dtype)
+        return jax.random.uniform(key, shape, dtype, -scale, scale)
 
     def circuit(key: Array, sides: tuple[int, int], hidden: int | None) -> AbstractCircuit:
         if hidden is None:
@@ -164,7 +168,15 @@ def stream(seed: Array, purpose: str) -> Array:
     return jax.random.fold_in(jax.random.key(seed), _STREAMS.index(purpose))
 
 
-def _arrays(start: Mapping, shapes: Shapes) -> Circuits:
+def for_each_seed(start: Any) -> bool:
+    """Whether a start gives arrays with a leading axis over the seeds."""
+    if not isinstance(start, Mapping):
+        return False
+    arrays = [array for given in start.values() for array in (given if isinstance(given, tuple | list) else [given])]
+    return any(getattr(array, "ndim", 0) == 3 for array in arrays)
+
+
+def _arrays(start: Mapping, shapes: Shapes, seeds: tuple[int, ...]) -> Circuits:
     if set(start) != {"qk", "ov"}:
         raise InvalidInput(f"start= names {', '.join(map(str, start)) or 'nothing'}; give arrays for 'qk' and 'ov'.")
     circuits = []
@@ -173,19 +185,20 @@ def _arrays(start: Mapping, shapes: Shapes) -> Circuits:
         ("ov", shapes.ov, shapes.hidden_ov, False),
     ):
         if hidden is None:
-            circuits.append(CollapsedCircuit(_array(f"start[{name!r}]", start[name], sides)))
+            circuits.append(CollapsedCircuit(_array(f"start[{name!r}]", start[name], (*seeds, *sides))))
             continue
         pair = start[name]
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             names = "(W_K, W_Q)" if turned else "(W_O, W_V)"
             raise InvalidInput(f"start[{name!r}] must be a pair {names} of matrices, as the circuit is factorized.")
-        left = _array(f"start[{name!r}][0]", pair[0], (sides[0], hidden))
-        right = _array(f"start[{name!r}][1]", pair[1], (sides[1], hidden) if turned else (hidden, sides[1]))
-        circuits.append(FactorizedCircuit(left, right.T if turned else right))
+        left = _array(f"start[{name!r}][0]", pair[0], (*seeds, sides[0], hidden))
+        other = (sides[1], hidden) if turned else (hidden, sides[1])
+        right = _array(f"start[{name!r}][1]", pair[1], (*seeds, *other))
+        circuits.append(FactorizedCircuit(left, jnp.swapaxes(right, -1, -2) if turned else right))
     return Circuits(*circuits)
 
 
-def _array(name: str, value: Any, shape: tuple[int, int]) -> Array:
+def _array(name: str, value: Any, shape: tuple[int, ...]) -> Array:
     array = _validate.numeric_array(name, value)
     if array.shape != shape:
         raise InvalidInput(f"{name} has shape {array.shape}; the model needs {shape}.")

@@ -13,20 +13,21 @@ from flowsim import _checks, _jax, _validate
 from flowsim.errors import InvalidInput
 from flowsim.models import Embedding
 from flowsim.schedules import schedule_of
-from flowsim.solve.finite import Ended, Lanes
-from flowsim.solve.stepping import LOOSE, STRICT
+from flowsim.solve.finite import Lanes, Record
+from flowsim.solve.stepping import LOOSE, STRICT, Run
 from flowsim.start import Start
+from flowsim.status import Status
 from flowsim.symmetric import Layout
 from flowsim.task import Task
 from flowsim.training import checkpoint as checkpoints
 from flowsim.training.examples import examples_of
-from flowsim.training.loop import Journal, run_lanes
+from flowsim.training.loop import Journal, lost_to_nan, run_lanes
 from flowsim.training.machine import refuse_too_large
 from flowsim.training.observe import Plan
 from flowsim.training.optimizer import clock
 from flowsim.training.optimizer import optimizer as optimizer_of
-from flowsim.training.starts import RandomStart, Shapes, circuits_at_start, stream
-from flowsim.training.step import Fixed, Lane, Program, whole_run
+from flowsim.training.starts import RandomStart, Shapes, circuits_at_start, for_each_seed, stream
+from flowsim.training.step import Fixed, Lane, Program, State, whole_run
 from flowsim.trajectory import Trajectory
 from flowsim.trajectory_file import versions
 
@@ -66,6 +67,7 @@ def train(
     weight_decay_ov: float | None = None,
     decay: str = "coupled",
     dtype: Any = "float64",
+    keep_circuits: bool = False,
     devices: Any = None,
     progress: bool | None = None,
     checkpoint: str | os.PathLike | None = None,
@@ -101,7 +103,8 @@ def train(
         imbalance_ov: $W_O^\top W_O - W_V W_V^\top$ of the symmetric start, as a multiple of the identity.
         imbalance_qk: the same of $W_K$ and $W_Q$.
         start: instead of margin and score gap a `flowsim.Start` with blocks, a `flowsim.RandomStart`, or arrays
-            `{"qk": W_QK or (W_K, W_Q), "ov": W_OV or (W_O, W_V)}`, tokens in the order of the groups.
+            `{"qk": W_QK or (W_K, W_Q), "ov": W_OV or (W_O, W_V)}`, tokens in the order of the groups; all of them with
+            a leading axis over the seeds for one start each.
         hidden_qk: hidden units of $W_K$ and $W_Q$; by default the smaller side of $W_{QK}$.
         hidden_ov: hidden units of $W_O$ and $W_V$, likewise.
         embedding: `"orthonormal"`; a dimension, for random unit vectors that all runs share; or an array with a row
@@ -119,6 +122,9 @@ def train(
         decay: `"coupled"`: weights shrink by the circuit's own learning rate times the decay at each step;
             `"independent"`: by `lr` times the decay in both circuits.
         dtype: `"float64"` or `"float32"`, the precision of the matrices and of the arithmetic.
+        keep_circuits: whether the trajectory holds the trained parameters in `circuits`, of which
+            `circuits.qk.matrix()` and `circuits.ov.matrix()` are $W_{QK}$ (tokens x queries) and $W_{OV}$
+            (outputs x tokens) after the last step of every run.
         devices: devices to spread the runs over; None for all of the default kind.
         progress: whether to show progress on standard error; None: if that is a terminal.
         checkpoint: an `.npz` file that holds all that is needed to go on; replaced atomically.
@@ -129,10 +135,13 @@ def train(
         A trajectory with lane axes (ratio, lr, seed) as far as they were lists. `log_odds`, `log_error`, `log_loss` and
         `log_attentions` are those of the matrices on the population, the data set, or the held-out sequences; margins
         and scores are averages over the orbits of the symmetry; `extra["asymmetry"]` is the relative Frobenius distance
-        from the symmetric matrices; `extra["drift_ov"]` and `extra["drift_qk"]` of factorized circuits say how far
+        from the symmetric matrices, `extra["asymmetry_class"]` and so on the same of its isotypic parts
+        (`flowsim.isotypic` names them), and `extra["size"]` the norm of both matrices that these are relative to;
+        `extra["drift_ov"]` and `extra["drift_qk"]` of factorized circuits say how far
         $W_O^\top W_O - W_V W_V^\top$ has moved, relative to $\|W_O\|^2 + \|W_V\|^2$. A run that diverged has status
-        `Status.DIVERGED`, its records are NaN from the divergence on, and `n_steps` is the number of steps before the
-        one that diverged. After Ctrl-C the time axis ends at the last record, and the status is `Status.INTERRUPTED`.
+        `Status.DIVERGED`, its records are NaN from the divergence on (and so are its `circuits`), and `n_steps` is the
+        number of steps before the one that diverged. After Ctrl-C the time axis ends at the last record, and the status
+        is `Status.INTERRUPTED`.
 
     Raises:
         InvalidInput: naming the argument, its value and the fix.
@@ -142,6 +151,7 @@ def train(
     if not isinstance(task, Task):
         raise InvalidInput(f"task={task!r} must be a flowsim.Task.")
     precision = _precision(dtype)
+    keep = _checks.boolean("keep_circuits", keep_circuits)
     path = checkpoints.checked_path(checkpoint, _checks.boolean("resume", resume))
     seed_values, seeds_given = _seeds(seeds)
     lanes = Lanes.of(ratio, lr, steps, points)
@@ -157,7 +167,8 @@ def train(
         test=test,
         batch=batch,
     )
-    if seeds_given and not isinstance(start, RandomStart) and source.weighted and not source.noisy:
+    many = isinstance(start, RandomStart) or for_each_seed(start)
+    if seeds_given and not many and source.weighted and not source.noisy:
         raise InvalidInput(
             f"seeds={seeds!r} was given, but a full batch from a start that is not random has nothing random; leave "
             "seeds out."
@@ -206,7 +217,9 @@ def train(
     }
     lanes = lanes.with_seeds(seed_values if seeds_given else None, clock(lr_schedule, lanes.steps))
     if _validate.is_traced(*lanes.rates):
-        return lanes.trajectory(_traced(program, fixed, lanes), task, name, "training", settings)
+        run = _traced(program, fixed, lanes)
+        after = lost_to_nan(run.progress.state.circuits, run.status == int(Status.DIVERGED)) if keep else None
+        return lanes.trajectory(run, task, name, "training", settings, after)
     every = max(1, -(-int(lanes.steps[-1]) // CHECKPOINTS))
     if checkpoint_every is not None:
         every = _validate.whole("checkpoint_every", checkpoint_every, minimum=1)
@@ -220,6 +233,7 @@ def train(
             "lr": np.asarray(lanes.lr).tolist(),
             "seeds": seed_values.tolist(),
             "record_steps": lanes.steps.tolist(),
+            "keep_circuits": keep,
             "versions": versions(),
         }
         journal = Journal(path, every, binding, resume)
@@ -231,8 +245,9 @@ def train(
         devices=where,
         journal=journal,
         progress=progress,
+        keep_circuits=keep,
     )
-    return lanes.until(done.points).trajectory(done, task, name, "training", settings)
+    return lanes.until(done.points).trajectory(done, task, name, "training", settings, done.circuits)
 
 
 def _lanes(lanes: Lanes, seeds: np.ndarray) -> Lane:
@@ -243,7 +258,7 @@ def _lanes(lanes: Lanes, seeds: np.ndarray) -> Lane:
     return Lane(np.asarray(ratio), np.asarray(lr), seeds[numbers], numbers)  # pyright: ignore[reportArgumentType]
 
 
-def _traced(program: Program, fixed: Fixed, lanes: Lanes) -> Ended:
+def _traced(program: Program, fixed: Fixed, lanes: Lanes) -> Run[State, Record]:
     """All runs under a transformation of JAX's, which cannot be interrupted, cut or spread."""
     seeds = np.zeros(1, dtype=int) if lanes.seeds is None else lanes.seeds
     run = functools.partial(whole_run, program, fixed, gaps=lanes.gaps)
