@@ -74,7 +74,7 @@ def back(log_t, x, *_):
     return x[0] if log_t > 0 else -1.0
 
 
-back.terminal, back.direction = True, 1
+back.__dict__.update(terminal=True, direction=1)  # as SciPy wants it
 
 
 @pytest.fixture(scope="module")
