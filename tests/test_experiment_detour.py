@@ -234,6 +234,7 @@ def test_theory_of_large_ratios_against_scipy():
     np.testing.assert_allclose(theory.depth, lowest, atol=0.02)
     wrong = plateau(numbers._replace(common=numbers.common * 1.1), ratios)  # the check can fail
     assert (off(wrong) * theory.level**2 > 10).any()
+    assert np.isnan(plateau(numbers, np.array([1e-4])).back).all()  # no plateau there
     # what was learnt while attention was leaving does not depend on the ratio: read off at two ratios
     path = reference(numbers, 1e8, 0.3)
     rho = 1e8 * numbers.mobility * numbers.orbit
