@@ -131,7 +131,7 @@ def _colour(palette: tuple[str, ...], i: int) -> str:
 
 
 def _attention(log_odds: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-log_odds))
+    return np.exp(-np.logaddexp(0.0, -log_odds))
 
 
 def _gamma_edges(dataset: Any) -> np.ndarray:

@@ -83,10 +83,10 @@ def find_excursions(
     Returns:
         The excursions.
     """
-    solved: np.ndarray = np.isfinite(change).all(axis=1)
+    solved = np.asarray(np.isfinite(change).all(axis=1))
     change = np.where(solved[:, None], change, 0.0)
     below = change < 0
-    fallen = below.any(axis=1)
+    fallen = np.asarray(below.any(axis=1))
     first = np.argmax(below, axis=1)
     later = ~below & (np.arange(log_times.size) > first[:, None]) & fallen[:, None]
     returned, back = later.any(axis=1), np.argmax(later, axis=1)
@@ -99,7 +99,7 @@ def find_excursions(
             break
         times = np.concatenate([fall.ask(), home.ask(), low.ask()], axis=1)
         found = read(times)
-        solved &= (np.isfinite(found) | np.isnan(times)).all(axis=1)
+        solved = solved & np.all(np.isfinite(found) | np.isnan(times), axis=1)
         found = np.where(solved[:, None], found, np.nan)
         fall = fall.take(times[:, :_EVENT], found[:, :_EVENT])
         home = home.take(times[:, _EVENT : 2 * _EVENT], found[:, _EVENT : 2 * _EVENT])
@@ -118,7 +118,7 @@ def find_excursions(
         log_back=np.where(nothing, np.nan, log_back),
         length=np.where(nothing, np.nan, length),
         depth=np.where(nothing, np.nan, np.where(fallen, low.value, 0.0)),
-        log_lowest=np.where(nothing | ~fallen, np.nan, low.times[:, 1]),
+        log_lowest=np.where(nothing | ~fallen, np.nan, low.where),
         accuracy=np.where(nothing, np.nan, home.width),
         fall_accuracy=np.where(nothing, np.nan, fall.width),
         depth_accuracy=np.where(nothing, np.nan, low.moved),
@@ -196,18 +196,23 @@ class _Lowest:
     def value(self) -> np.ndarray:
         return self.values.min(axis=1)
 
+    @property
+    def where(self) -> np.ndarray:
+        return np.take_along_axis(self.times, np.argmin(self.values, axis=1)[:, None], axis=1)[:, 0]
+
     def ask(self) -> np.ndarray:
         """The vertex of the parabola through the three points, times beside it, and the middle of the wider side."""
         (a, b, c), (p, q, r) = self.times.T, self.values.T
         left, right = b - a, c - b
-        down, up = (q - p) / left, (r - q) / right
-        bend = (up - down) / (c - a)
+        apart = (left > 0) & (right > 0)  # two of the times asked for may have been the same
+        down, up = (q - p) / np.where(apart, left, 1.0), (r - q) / np.where(apart, right, 1.0)
+        bend = (up - down) / np.where(apart, c - a, 1.0)
         slope = down + bend * left  # of the parabola at b
-        curved = bend > 0
+        curved = apart & (bend > 0)
         vertex = np.where(curved, b - slope / np.where(curved, 2 * bend, 1.0), b)
         vertex = np.clip(vertex, a + 0.1 * left, c - 0.1 * right)
         aside = 0.05 * np.minimum(left, right)
-        middle = np.where(left > right, (a + b) / 2, (b + c) / 2)
+        middle = np.where(left > right, b - 0.4 * left, b + 0.4 * right)
         times = np.stack([vertex - aside, vertex, vertex + aside, middle], axis=1)
         return np.where(self.active[:, None], times, np.nan)
 

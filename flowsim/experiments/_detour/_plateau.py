@@ -127,7 +127,7 @@ def plateau(numbers: Numbers, ratio: np.ndarray) -> Plateau:
         ratio: ratios.
 
     Returns:
-        Arrays of the shape of `ratio`.
+        Arrays of the shape of `ratio`; NaN where the ratio is too small for the plateau to have a level above 1.
     """
     k, g, kappa = numbers.classes, numbers.mobility, numbers.kappa
     p = learnt_while_leaving(numbers)
@@ -136,8 +136,9 @@ def plateau(numbers: Numbers, ratio: np.ndarray) -> Plateau:
     level = np.full(np.shape(ratio), 10.0)
     for _ in range(60):  # a contraction: ln(scale level^2) changes by 2/level for each unit of level
         level = _label_lead(numbers, scale * level**2)
+    level = np.where(level > 1, level, np.nan)
     x = 4 / level / (p + np.sqrt(p**2 + 8 / level))  # where 1 + 2 ln(x)/level - p x - x^2/2 is largest
-    bracket = 1 + 2 * np.log(x) / level - p * x - x**2 / 2
+    bracket = (1 + np.log(x) / level) ** 2 - p * x - x**2 / 2
     highest = ratio * g * kappa / (2 * k) * level**2 * np.where(bracket > 0, bracket, np.nan)
     return Plateau(
         back=scale * mills * (level + c1 / 2) ** 2,

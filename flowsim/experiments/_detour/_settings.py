@@ -53,10 +53,10 @@ class DetourSettings:
     accuracy: float = 1e-4
     trained_positions: tuple[float, ...] = (9, 21, 28)
     trained_ratios: tuple[float, ...] = (1.0, 10.0, 100.0)
-    lr: float = 0.5
-    trained_time: float = 1e4
+    lr: float = 1.0
+    trained_time: float = 4e3
     batch: int = 32
-    batch_time: float = 2000.0
+    batch_time: float = 1000.0
     seeds: int = 4
 
     def __post_init__(self) -> None:
