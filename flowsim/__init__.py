@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from flowsim.codegen import compile
     from flowsim.errors import FileProblem, InvalidInput, NoClosedForm
     from flowsim.laws import phase_diagram, verify
+    from flowsim.metrics import (
+        attention_confidence,
+        attention_model_confidence,
+        dtap,
+        mean_relevant_attention,
+    )
     from flowsim.solve.descent import descend
     from flowsim.solve.equilibrium import Equilibrium, equilibrium
     from flowsim.solve.exact import exact, time_to
@@ -47,16 +53,20 @@ _HOME = {
     "Status": "flowsim.status",
     "Task": "flowsim.task",
     "Trajectory": "flowsim.trajectory",
+    "attention_confidence": "flowsim.metrics",
+    "attention_model_confidence": "flowsim.metrics",
     "balanced_factors": "flowsim.balancedness",
     "compile": "flowsim.codegen",
     "derive": "flowsim.theory",
     "descend": "flowsim.solve.descent",
+    "dtap": "flowsim.metrics",
     "equilibrium": "flowsim.solve.equilibrium",
     "error_budget": "flowsim.budget",
     "exact": "flowsim.solve.exact",
     "fixed_attention": "flowsim.solve.frozen",
     "frozen_gate": "flowsim.solve.frozen",
     "integrate": "flowsim.solve.ode",
+    "mean_relevant_attention": "flowsim.metrics",
     "phase_diagram": "flowsim.laws",
     "plot": "flowsim.plot",
     "preconditioner": "flowsim.balancedness",
@@ -83,16 +93,20 @@ __all__ = [
     "Status",
     "Task",
     "Trajectory",
+    "attention_confidence",
+    "attention_model_confidence",
     "balanced_factors",
     "compile",
     "derive",
     "descend",
+    "dtap",
     "equilibrium",
     "error_budget",
     "exact",
     "fixed_attention",
     "frozen_gate",
     "integrate",
+    "mean_relevant_attention",
     "phase_diagram",
     "plot",
     "preconditioner",

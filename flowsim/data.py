@@ -1,6 +1,7 @@
 """What a model is trained on: sequences as token counts or token by token, with their queries and labels."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -33,10 +34,9 @@ class Batch(eqx.Module):
     labels: Bool[Array, "rows outputs"]
     weights: Float[Array, " rows"]
 
-    def rows(self, index: Int[Array, " some"]) -> "Batch":
-        """Some of the sequences, equally likely."""
-        picked = jax.tree.map(lambda array: array[index], self)
-        return eqx.tree_at(lambda batch: batch.weights, picked, jnp.full_like(picked.weights, 1 / index.shape[0]))
+    def rows(self, index: Any) -> "Batch":
+        """Some of the sequences, equally likely; a pair of indices where the arrays have a leading axis."""
+        return _rows(self, index)
 
 
 class Sequences(eqx.Module):
@@ -57,10 +57,14 @@ class Sequences(eqx.Module):
     labels: Bool[Array, "rows outputs"]
     weights: Float[Array, " rows"]
 
-    def rows(self, index: Int[Array, " some"]) -> "Sequences":
-        """Some of the sequences, equally likely."""
-        picked = jax.tree.map(lambda array: array[index], self)
-        return eqx.tree_at(lambda batch: batch.weights, picked, jnp.full_like(picked.weights, 1 / index.shape[0]))
+    def rows(self, index: Any) -> "Sequences":
+        """Some of the sequences, equally likely; a pair of indices where the arrays have a leading axis."""
+        return _rows(self, index)
+
+
+def _rows(batch: Any, index: Any) -> Any:
+    picked = jax.tree.map(lambda array: array[index], batch)
+    return eqx.tree_at(lambda batch: batch.weights, picked, jnp.full_like(picked.weights, 1 / picked.weights.shape[0]))
 
 
 def population(task: Task, kind: str = "mean-counts", dtype: jax.typing.DTypeLike = np.float64) -> Batch:

@@ -66,7 +66,7 @@ class FactorizedCircuit(AbstractCircuit):
 
     def imbalance(self) -> Float[Array, "hidden hidden"]:
         r"""$W_O^\top W_O - W_V W_V^\top$, or $W_K^\top W_K - W_Q^\top W_Q$."""
-        return self.left.T @ self.left - self.right @ self.right.T
+        return self.left.mT @ self.left - self.right @ self.right.mT
 
 
 class Circuits(NamedTuple):

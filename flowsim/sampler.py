@@ -31,16 +31,22 @@ class Drawn(NamedTuple):
     filled: tuple[Array, ...]
 
 
+def composition_law(task: Task) -> Float[Array, " compositions"]:
+    """Probabilities of the compositions of a task, as `Sampler.draw` takes them."""
+    return jnp.array([composition.probability for composition in task.compositions])
+
+
 @dataclasses.dataclass(frozen=True)
 class Sampler:
     """Draws sequences of a task; hashable, so that compiled code can depend on it.
+
+    How likely the compositions are is no part of it, so that another mixture weight does not recompile.
 
     Attributes:
         layout: where tokens stand.
         roles: role of every group, nulls included.
         types: types of every group.
         counts: positions of every group in every composition.
-        probabilities: of the compositions.
         dtype: name of the type of counts and weights.
     """
 
@@ -48,7 +54,6 @@ class Sampler:
     roles: tuple[Role, ...]
     types: tuple[int, ...]
     counts: tuple[tuple[int, ...], ...]
-    probabilities: tuple[float, ...]
     dtype: str
 
     @staticmethod
@@ -71,7 +76,6 @@ class Sampler:
             tuple(group.role for group in task.all_groups),
             tuple(group.types for group in task.all_groups),
             tuple(tuple(int(count) for count in composition.counts) for composition in compositions),
-            tuple(composition.probability for composition in compositions),
             dtype,
         )
 
@@ -85,17 +89,22 @@ class Sampler:
         """Length of a sequence, empty positions included."""
         return sum(self.slots)
 
-    def draw(self, key: Array, rows: int) -> Drawn:
+    def draw(self, key: Array, rows: int, probabilities: Float[Array, " compositions"]) -> Drawn:
         r"""Independent sequences.
 
         Types are drawn as a 32-bit number modulo their number, which favours none by more than $2^{-32}$.
+
+        Args:
+            key: random key.
+            rows: number of sequences.
+            probabilities: of the compositions, from `composition_law`.
         """
         by_class, by_composition, by_token = jax.random.split(key, 3)
         classes = jax.random.randint(by_class, (rows,), 0, self.layout.classes)
-        if len(self.probabilities) == 1:
+        if len(self.counts) == 1:
             compositions = jnp.zeros(rows, dtype=int)
         else:
-            below = jnp.cumsum(jnp.asarray(self.probabilities))[:-1]
+            below = jnp.cumsum(probabilities)[:-1]
             compositions = jnp.searchsorted(below, jax.random.uniform(by_composition, (rows,)), side="right")
         bits = jax.random.bits(by_token, (rows, self.positions), dtype=jnp.uint32)
         parts = jnp.split(bits, np.cumsum(self.slots)[:-1], axis=1)

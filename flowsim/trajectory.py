@@ -78,6 +78,8 @@ class Trajectory(eqx.Module):
         scores: score of each group relative to the reference group, shape `(*lanes, time, groups)`, or None.
         log_attentions: log of the mean attention on each group, shape `(*lanes, time, groups)`, or None.
         extra: further arrays of shape `(*lanes, time)`, by name.
+        circuits: the parameters after the last step (`flowsim.models.Circuits`, their arrays with the lane axes in
+            front), where training kept them, or None.
         axes: names of the lane axes.
         coords: values along each lane axis (and of each scalar that dropped its axis).
         task: the task, if known.
@@ -99,6 +101,7 @@ class Trajectory(eqx.Module):
     scores: Float[Array, "*lanes time groups"] | None = None
     log_attentions: Float[Array, "*lanes time groups"] | None = None
     extra: dict[str, Array] = eqx.field(default_factory=dict)
+    circuits: Any = None
     axes: tuple[str, ...] = eqx.field(static=True, default=())
     coords: dict[str, Any] = eqx.field(default_factory=dict)
     task: Task | None = eqx.field(static=True, default=None)
@@ -189,6 +192,7 @@ class Trajectory(eqx.Module):
         if self.log_time.ndim > 1:
             changes["log_time"] = jnp.take(self.log_time, i, axis=position)
         changes["extra"] = {name: jnp.take(array, i, axis=position) for name, array in self.extra.items()}
+        changes["circuits"] = jax.tree.map(lambda array: jnp.take(array, i, axis=position), self.circuits)
         changes["axes"] = self.axes[:position] + self.axes[position + 1 :]
         if axis in self.coords:
             value = self.coords[axis]

@@ -1,5 +1,6 @@
 """Trajectories as xarray datasets and NetCDF files."""
 
+import dataclasses
 import importlib.metadata
 import json
 import os
@@ -14,6 +15,7 @@ import xarray as xr
 import flowsim
 from flowsim._files import as_path, atomic_path
 from flowsim.errors import FileProblem, InvalidInput
+from flowsim.models import Circuits, CollapsedCircuit, FactorizedCircuit
 from flowsim.status import Status
 from flowsim.task import Task
 from flowsim.trajectory import METHODS, OBSERVABLES, Trajectory
@@ -58,6 +60,8 @@ def to_dataset(trajectory: Trajectory) -> xr.Dataset:
         data[f"extra_{name}"] = (dims, np.asarray(array))
     for name in ("status", "n_steps"):
         data[name] = (trajectory.axes, np.asarray(getattr(trajectory, name)))
+    for name, array in _parameters(trajectory.circuits).items():
+        data[name] = ((*trajectory.axes, f"{name}_row", f"{name}_column"), np.asarray(array))
     coords = {
         name: (name, np.asarray(trajectory.coords[name])) for name in trajectory.axes if name in trajectory.coords
     }
@@ -107,6 +111,7 @@ def from_dataset(dataset: xr.Dataset) -> Trajectory:
             for name in names
             if name.startswith("extra_")
         },
+        circuits=_circuits(dataset),
         axes=axes,
         coords={**json.loads(dataset.attrs["scalar_coords"]), **coords},
         task=None if task is None else Task.from_dict(task),
@@ -114,6 +119,32 @@ def from_dataset(dataset: xr.Dataset) -> Trajectory:
         method=method,
         settings=json.loads(dataset.attrs["settings"]),
     )
+
+
+def _parameters(circuits: Circuits | None) -> dict[str, Any]:
+    """The trained arrays by name: `circuit_ov_weight`, or `circuit_ov_left` and `circuit_ov_right`."""
+    if circuits is None:
+        return {}
+    return {
+        f"circuit_{name}_{field.name}": getattr(circuit, field.name)
+        for name, circuit in circuits._asdict().items()
+        for field in dataclasses.fields(circuit)
+    }
+
+
+def _circuits(dataset: xr.Dataset) -> Circuits | None:
+    """The circuits whose arrays `_parameters` named."""
+    made = []
+    for name in Circuits._fields:
+        arrays = {
+            str(key).rpartition("_")[2]: jnp.asarray(dataset[key].values)
+            for key in dataset.data_vars
+            if str(key).startswith(f"circuit_{name}_")
+        }
+        if not arrays:
+            return None
+        made.append((CollapsedCircuit if "weight" in arrays else FactorizedCircuit)(**arrays))
+    return Circuits(*made)
 
 
 def save(trajectory: Trajectory, path: str | os.PathLike, *, overwrite: bool = False) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import flowsim as fs
 from flowsim.models import AttentionModel, Circuits, CollapsedCircuit, Embedding, FactorizedCircuit, loss_and_gradient
-from flowsim.sampler import Sampler
+from flowsim.sampler import Sampler, composition_law
 from flowsim.symmetric import Layout
 from tests import full_matrix as full
 
@@ -44,7 +44,7 @@ def circuits_of(layout, d, factorized, rng):
 
 def drawn(task, rows=64, seed=0):
     sampler = Sampler.of(task)
-    made = jax.jit(sampler.draw, static_argnums=1)(jax.random.key(seed), rows)
+    made = jax.jit(sampler.draw, static_argnums=1)(jax.random.key(seed), rows, composition_law(task))
     return sampler, made, sampler.counts_of(made), sampler.sequences_of(made)
 
 

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import flowsim as fs
-from flowsim.sampler import Sampler
+from flowsim.sampler import Sampler, composition_law
 from flowsim.training.starts import stream
 from tests import full_matrix as full
 
@@ -26,7 +26,7 @@ RUN = {"ratio": 2.0, "lr": 0.3, "points": 1}
 @functools.partial(jax.jit, static_argnums=1)
 def drawn(key, rows):
     sampler = Sampler.of(TASK)
-    return sampler.sequences_of(sampler.draw(key, rows))
+    return sampler.sequences_of(sampler.draw(key, rows, composition_law(TASK)))
 
 
 def sequences(seed, purpose, rows, step=None):

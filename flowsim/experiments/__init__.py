@@ -13,24 +13,40 @@ from typing import TYPE_CHECKING
 from flowsim.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from flowsim.experiments._claims import ClaimsSettings, claims
+    from flowsim.experiments._detour import DetourSettings, detour
     from flowsim.experiments._experiment import Experiment, Finding, perform
+    from flowsim.experiments._fig2 import Fig2Settings, fig2
+    from flowsim.experiments._fig3 import Fig3Settings, fig3
     from flowsim.experiments._random_starts import RandomStartsSettings, random_starts
     from flowsim.experiments._stability import StabilitySettings, stability
 
 # the name on the command line -> the module that defines EXPERIMENT
 _MODULES: dict[str, str] = {
+    "fig2": "_fig2",
+    "fig3": "_fig3",
+    "claims": "_claims",
+    "detour": "_detour",
     "stability": "_stability",
     "random-starts": "_random_starts",
 }
-ALL: tuple[str, ...] = ("stability",)
+ALL: tuple[str, ...] = ("fig2", "fig3", "claims", "detour", "stability")
 """Those that `flowsim reproduce all` runs, in this order."""
 
 # public name -> its module
 _HOME = {
+    "ClaimsSettings": "_claims",
+    "DetourSettings": "_detour",
     "Experiment": "_experiment",
+    "Fig2Settings": "_fig2",
+    "Fig3Settings": "_fig3",
     "Finding": "_experiment",
     "RandomStartsSettings": "_random_starts",
     "StabilitySettings": "_stability",
+    "claims": "_claims",
+    "detour": "_detour",
+    "fig2": "_fig2",
+    "fig3": "_fig3",
     "perform": "_experiment",
     "random_starts": "_random_starts",
     "stability": "_stability",
@@ -38,11 +54,19 @@ _HOME = {
 
 __all__ = [
     "ALL",
+    "ClaimsSettings",
+    "DetourSettings",
     "Experiment",
+    "Fig2Settings",
+    "Fig3Settings",
     "Finding",
     "RandomStartsSettings",
     "StabilitySettings",
+    "claims",
+    "detour",
     "experiment",
+    "fig2",
+    "fig3",
     "names",
     "perform",
     "random_starts",

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -115,7 +116,13 @@ class Lanes:
         return jnp.where(usable, ratio, jnp.nan), jnp.where(usable, lr, jnp.nan)
 
     def trajectory(
-        self, run: Ended, task: Task, parameterization: str, method: str, settings: Mapping[str, Any]
+        self,
+        run: Ended,
+        task: Task,
+        parameterization: str,
+        method: str,
+        settings: Mapping[str, Any],
+        circuits: Any = None,
     ) -> Trajectory:
         """The trajectory of all runs.
 
@@ -125,6 +132,7 @@ class Lanes:
             parameterization: which model was stepped.
             method: `"descent"` or `"training"`.
             settings: plain values that reproduce the trajectory; ratio, lr, steps and points are added.
+            circuits: the parameters after the last step, with a leading axis over the runs, if they are kept.
         """
         shape = (self.ratio.size, self.lr.size, *(() if self.seeds is None else self.seeds.shape))
 
@@ -155,6 +163,7 @@ class Lanes:
             parameterization=parameterization,
             method=method,
             settings={**settings, "steps": int(self.steps[-1]), "points": self.steps.size},
+            circuits=jax.tree.map(lambda array: jnp.asarray(array).reshape(*shape, *array.shape[1:]), circuits),
         )
         for axis in self.scalars:
             trajectory = trajectory.squeeze(axis)

@@ -26,6 +26,7 @@ class Snapshot(NamedTuple):
         n_steps: of each run that is done.
         records: leaves of the records, each with leading axes (run, point).
         carry: leaves of the carry of the present part, each with a leading axis over its runs.
+        circuits: leaves of the parameters of the runs that are done; empty if they are not kept.
     """
 
     step: int
@@ -35,6 +36,7 @@ class Snapshot(NamedTuple):
     n_steps: np.ndarray
     records: list[np.ndarray]
     carry: list[np.ndarray]
+    circuits: list[np.ndarray]
 
 
 def write(path: pathlib.Path, snapshot: Snapshot, settings: Mapping[str, Any]) -> None:
@@ -48,7 +50,7 @@ def write(path: pathlib.Path, snapshot: Snapshot, settings: Mapping[str, Any]) -
     arrays: dict[str, Any] = {
         name: np.asarray(getattr(snapshot, name)) for name in ("step", "first", "points", "status", "n_steps")
     }
-    for name in ("records", "carry"):
+    for name in ("records", "carry", "circuits"):
         arrays |= {f"{name}_{i}": leaf for i, leaf in enumerate(getattr(snapshot, name))}
     header = json.dumps({"format": _FORMAT, **settings})
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
@@ -103,6 +105,7 @@ def read(path: pathlib.Path, settings: Mapping[str, Any]) -> Snapshot:
         arrays["n_steps"],
         leaves("records"),
         leaves("carry"),
+        leaves("circuits"),
     )
 
 

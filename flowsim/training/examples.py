@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from flowsim import _jax, _validate, data  # noqa: F401  float64 first
 from flowsim.data import Batch, Sequences
 from flowsim.errors import InvalidInput
-from flowsim.sampler import Sampler
+from flowsim.sampler import Sampler, composition_law
 from flowsim.task import Task
 from flowsim.training.starts import stream
 
@@ -40,17 +40,18 @@ class Source(NamedTuple):
         """Whether the loss of a step is one of a minibatch."""
         return self.batch is not None
 
-    def all(self, examples: Batch | Sequences | None, seed: Int[Array, ""]) -> Batch | Sequences | None:
+    def all(self, examples: "Examples", seed: Int[Array, ""]) -> Batch | Sequences | None:
         """The whole list of one run, where steps use it; taken once, before the loop."""
-        return None if self.batch is not None or examples is None else of_seed(examples, seed)
+        training = examples.training
+        return None if self.batch is not None or training is None else of_seed(training, seed)
 
     def step(
-        self, examples: Batch | Sequences | None, whole: Batch | Sequences | None, seed: Int[Array, ""], key: Array
+        self, examples: "Examples", whole: Batch | Sequences | None, seed: Int[Array, ""], key: Array
     ) -> Batch | Sequences:
         """The sequences of one step.
 
         Args:
-            examples: the fixed list of each seed.
+            examples: what does not change during training.
             whole: what `all` gave.
             seed: number of the run's seed.
             key: random key of the step.
@@ -59,13 +60,16 @@ class Source(NamedTuple):
             return whole
         assert self.batch is not None
         if self.sampler is not None:
-            return _in_form(self.sampler, self.form, key, self.batch)
-        assert examples is not None
-        own = of_seed(examples, seed)
+            assert examples.law is not None
+            return _in_form(self.sampler, self.form, key, self.batch, examples.law)
+        training = examples.training
+        assert training is not None
         if self.weighted:
-            below = jnp.cumsum(own.weights)[:-1]
-            return own.rows(jnp.searchsorted(below, jax.random.uniform(key, (self.batch,)), side="right"))
-        return own.rows(jax.random.randint(key, (self.batch,), 0, own.weights.shape[0]))
+            below = jnp.cumsum(of_seed(training.weights, seed))[:-1]
+            index = jnp.searchsorted(below, jax.random.uniform(key, (self.batch,)), side="right")
+        else:
+            index = jax.random.randint(key, (self.batch,), 0, training.weights.shape[1])
+        return training.rows((jnp.minimum(seed, training.weights.shape[0] - 1), index))
 
 
 class Examples(NamedTuple):
@@ -75,11 +79,13 @@ class Examples(NamedTuple):
         training: the list that steps draw from; None if every step has fresh sequences.
         evaluation: what the records are taken over, as counts.
         test: held-out sequences beside them, as counts; None if there are none.
+        law: probabilities of the compositions, where sequences are drawn at every step.
     """
 
     training: Batch | Sequences | None
     evaluation: Batch
     test: Batch | None
+    law: Float[Array, " compositions"] | None = None
 
 
 def of_seed(batch: Any, seed: Int[Array, ""]) -> Any:
@@ -140,26 +146,32 @@ def examples_of(
         return Source(None, sizes["batch"], form, True), Examples(whole, whole, None), settings
     if sizes["examples"] is None and sizes["batch"] is None:
         data.population(task, population)  # refuses, with the choices there are
-    sampler = Sampler.of(task, dtype.name)
-    training = evaluation = held_out = None
+    sampler, law = Sampler.of(task, dtype.name), composition_law(task)
+    training = evaluation = test_set = None
     if sizes["test"] is not None or sizes["examples"] is None:
         settings["test"] = sizes["test"] or HELD_OUT
-        held_out = _draw(sampler, "counts", "test", settings["test"], jnp.asarray(seeds))
+        test_set = _draw(sampler, "counts", "test", settings["test"], jnp.asarray(seeds), law)
     if sizes["examples"] is not None:
-        training = _draw(sampler, form, "examples", sizes["examples"], jnp.asarray(seeds))
-        evaluation = _draw(sampler, "counts", "examples", sizes["examples"], jnp.asarray(seeds))
-    elif held_out is not None:
-        evaluation, held_out = held_out, None
+        training = _draw(sampler, form, "examples", sizes["examples"], jnp.asarray(seeds), law)
+        evaluation = _draw(sampler, "counts", "examples", sizes["examples"], jnp.asarray(seeds), law)
+    elif test_set is not None:
+        evaluation, test_set = test_set, None
     assert evaluation is not None
     source = Source(None if training is not None else sampler, sizes["batch"], form, False)
-    return source, Examples(training, evaluation, held_out), settings
+    return source, Examples(training, evaluation, test_set, law if training is None else None), settings
+
+
+def held_out(task: Task, seeds: np.ndarray, rows: int, dtype: np.dtype) -> Batch:
+    """The sequences that `train(test=rows)` holds out, as counts, every array with a leading axis over the seeds."""
+    sampler = Sampler.of(task, dtype.name)
+    return _draw(sampler, "counts", "test", rows, jnp.asarray(seeds), composition_law(task))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _draw(sampler: Sampler, form: str, purpose: str, rows: int, seeds: Array) -> Any:
-    return jax.vmap(lambda seed: _in_form(sampler, form, stream(seed, purpose), rows))(seeds)
+def _draw(sampler: Sampler, form: str, purpose: str, rows: int, seeds: Array, law: Array) -> Any:
+    return jax.vmap(lambda seed: _in_form(sampler, form, stream(seed, purpose), rows, law))(seeds)
 
 
-def _in_form(sampler: Sampler, form: str, key: Array, rows: int) -> Batch | Sequences:
-    drawn = sampler.draw(key, rows)
+def _in_form(sampler: Sampler, form: str, key: Array, rows: int, law: Array) -> Batch | Sequences:
+    drawn = sampler.draw(key, rows, law)
     return sampler.counts_of(drawn) if form == "counts" else sampler.sequences_of(drawn)

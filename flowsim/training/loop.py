@@ -15,6 +15,7 @@ import numpy as np
 
 from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.errors import InvalidInput
+from flowsim.models import Circuits
 from flowsim.solve.finite import Record
 from flowsim.solve.stepping import Seen, conclude
 from flowsim.status import Status
@@ -39,12 +40,14 @@ class Finished(NamedTuple):
         status: of each run.
         n_steps: steps that each run took, or the steps before the one that diverged.
         points: number of points of the grid that the run that got farthest has.
+        circuits: the parameters after the last step, NaN where a run diverged or never began; None if nobody asked.
     """
 
     records: Record
     status: np.ndarray
     n_steps: np.ndarray
     points: int
+    circuits: Circuits | None
 
 
 class Journal(NamedTuple):
@@ -66,8 +69,11 @@ class Journal(NamedTuple):
 class _Results:
     """Records of all runs, filled as they come."""
 
-    def __init__(self, n: int, grid: np.ndarray):
+    def __init__(self, n: int, grid: np.ndarray, circuits: Circuits | None):
         self.grid = grid
+        # of a run, as shapes; then the parameters of all
+        shapes, self._circuits = jax.tree.flatten(circuits)
+        self.parameters = [np.full((n, *leaf.shape[1:]), np.nan, leaf.dtype) for leaf in shapes]
         self.points = np.zeros(n, dtype=int)
         self.status = np.full(n, -1)
         self.n_steps = np.zeros(n, dtype=int)
@@ -98,6 +104,23 @@ class _Results:
         self.n_steps[part] = np.asarray(ended.n_steps)
         for own, leaf in zip(self.leaves, jax.tree.leaves(ended.records), strict=True):
             own[part, :points] = leaf
+        if self.parameters:
+            after = carries.progress.state.circuits
+            lost = np.asarray(ended.status) == Status.DIVERGED
+            for own, leaf in zip(self.parameters, jax.tree.leaves(lost_to_nan(after, lost)), strict=True):
+                own[part] = leaf
+
+    @property
+    def circuits(self) -> Circuits | None:
+        """The parameters of all runs, if they are kept."""
+        return jax.tree.unflatten(self._circuits, self.parameters) if self.parameters else None
+
+
+def lost_to_nan(circuits: Circuits, lost: Any) -> Circuits:
+    """The parameters of many runs, NaN for those that are lost."""
+    return jax.tree.map(
+        lambda leaf: jnp.where(jnp.reshape(lost, (-1, *[1] * (leaf.ndim - 1))), jnp.nan, leaf), circuits
+    )
 
 
 def run_lanes(
@@ -109,6 +132,7 @@ def run_lanes(
     devices: Sequence[Device],
     journal: Journal | None,
     progress: bool | None,
+    keep_circuits: bool = False,
 ) -> Finished:
     """Trains all runs.
 
@@ -120,6 +144,7 @@ def run_lanes(
         devices: to run on.
         journal: where checkpoints go; None for none.
         progress: whether to show progress on standard error; None: if it is a terminal.
+        keep_circuits: whether to give back the parameters after the last step.
 
     Returns:
         Records and status of all runs.
@@ -128,7 +153,7 @@ def run_lanes(
         InvalidInput: if one run does not fit the memory, or the checkpoint belongs to another training.
     """
     n = np.size(lanes.ratio)
-    results = _Results(n, grid)
+    results = _Results(n, grid, fixed.starts if keep_circuits else None)
     parts = parts_that_fit(program, fixed, lanes, grid.size, devices)
     snapshot = checkpoint.read(journal.path, journal.settings) if journal is not None and journal.resume else None
     with interruptible() as stop, _bar(progress, int(grid[-1]) * n, len(parts)) as show:
@@ -209,13 +234,14 @@ def _save(journal: Journal, step: int, part: slice, results: _Results, machine: 
         results.n_steps,
         results.leaves,
         jax.tree.leaves(machine.gather(carries)),
+        results.parameters,
     )
     checkpoint.write(journal.path, snapshot, journal.settings)
 
 
 def _restore(results: _Results, snapshot: checkpoint.Snapshot, machine: Machine, carries: list[Carry]) -> None:
     results.points, results.status, results.n_steps = snapshot.points, snapshot.status, snapshot.n_steps
-    results.leaves = snapshot.records
+    results.leaves, results.parameters = snapshot.records, snapshot.circuits
     seen = jax.eval_shape(machine.shape_of_stretch, carries[0], jnp.zeros(GRID, dtype=int))
     results.structure = jax.tree.structure(seen.records)
 
@@ -225,7 +251,7 @@ def _finished(results: _Results) -> Finished:
     waiting = results.status < 0  # runs of parts that an interruption left out
     results.status[waiting] = int(Status.INTERRUPTED)
     records = jax.tree.unflatten(results.structure, [leaf[:, :points] for leaf in results.leaves])
-    return Finished(records, results.status, results.n_steps, points)
+    return Finished(records, results.status, results.n_steps, points, results.circuits)
 
 
 def parts_that_fit(program: Program, fixed: Fixed, lanes: Lane, points: int, devices: Sequence[Device]) -> list[slice]:

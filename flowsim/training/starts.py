@@ -125,7 +125,7 @@ def circuits_at_start(
             raise InvalidInput(
                 f"start={start!r} was given together with {given[0]}={line[given[0]]}; give one of them."
             )
-        circuits = _random(start, shapes, dtype, jnp.asarray(seeds))
+        circuits = _random(start.kind, shapes, dtype, jnp.asarray(start.scale, dtype), jnp.asarray(seeds))
         return circuits, {**dict.fromkeys(line), "start": dataclasses.asdict(start)}
     if isinstance(start, Mapping):
         if given:
@@ -141,11 +141,11 @@ def circuits_at_start(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _random(start: RandomStart, shapes: Shapes, dtype: np.dtype, seeds: Array) -> Circuits:
+def _random(kind: str, shapes: Shapes, dtype: np.dtype, scale: Array, seeds: Array) -> Circuits:
     def entries(key: Array, shape: tuple[int, int]) -> Array:
-        if start.kind == "gaussian":
-            return start.scale * jax.random.normal(key, shape, dtype)
-        return jax.random.uniform(key, shape, dtype, -start.scale, start.scale)
+        if kind == "gaussian":
+            return scale * jax.random.normal(key, shape, dtype)
+        return jax.random.uniform(key, shape, dtype, -scale, scale)
 
     def circuit(key: Array, sides: tuple[int, int], hidden: int | None) -> AbstractCircuit:
         if hidden is None:

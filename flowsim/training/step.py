@@ -128,12 +128,12 @@ def go_on(
     """
     source, examples = program.source, fixed.examples
     ratio, lr, number = jnp.asarray(lane.ratio), jnp.asarray(lane.lr), jnp.asarray(lane.number)
-    whole = source.all(examples.training, number)
+    whole = source.all(examples, number)
     evaluation = of_seed(examples.evaluation, number)
     key = stream(jnp.asarray(lane.seed), "steps")
 
     def advance(state: State) -> tuple[State, Float[Array, ""]]:
-        batch = source.step(examples.training, whole, number, jax.random.fold_in(key, state.step))
+        batch = source.step(examples, whole, number, jax.random.fold_in(key, state.step))
         value, gradient = loss_and_gradient(state.circuits, fixed.embedding, fixed.score_scale, batch)
         circuits, memory, time = program.optimizer.step(
             state.circuits,

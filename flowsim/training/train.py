@@ -13,20 +13,21 @@ from flowsim import _checks, _jax, _validate
 from flowsim.errors import InvalidInput
 from flowsim.models import Embedding
 from flowsim.schedules import schedule_of
-from flowsim.solve.finite import Ended, Lanes
-from flowsim.solve.stepping import LOOSE, STRICT
+from flowsim.solve.finite import Lanes, Record
+from flowsim.solve.stepping import LOOSE, STRICT, Run
 from flowsim.start import Start
+from flowsim.status import Status
 from flowsim.symmetric import Layout
 from flowsim.task import Task
 from flowsim.training import checkpoint as checkpoints
 from flowsim.training.examples import examples_of
-from flowsim.training.loop import Journal, run_lanes
+from flowsim.training.loop import Journal, lost_to_nan, run_lanes
 from flowsim.training.machine import refuse_too_large
 from flowsim.training.observe import Plan
 from flowsim.training.optimizer import clock
 from flowsim.training.optimizer import optimizer as optimizer_of
 from flowsim.training.starts import RandomStart, Shapes, circuits_at_start, for_each_seed, stream
-from flowsim.training.step import Fixed, Lane, Program, whole_run
+from flowsim.training.step import Fixed, Lane, Program, State, whole_run
 from flowsim.trajectory import Trajectory
 from flowsim.trajectory_file import versions
 
@@ -66,6 +67,7 @@ def train(
     weight_decay_ov: float | None = None,
     decay: str = "coupled",
     dtype: Any = "float64",
+    keep_circuits: bool = False,
     devices: Any = None,
     progress: bool | None = None,
     checkpoint: str | os.PathLike | None = None,
@@ -120,6 +122,9 @@ def train(
         decay: `"coupled"`: weights shrink by the circuit's own learning rate times the decay at each step;
             `"independent"`: by `lr` times the decay in both circuits.
         dtype: `"float64"` or `"float32"`, the precision of the matrices and of the arithmetic.
+        keep_circuits: whether the trajectory holds the trained parameters in `circuits`, of which
+            `circuits.qk.matrix()` and `circuits.ov.matrix()` are $W_{QK}$ (tokens x queries) and $W_{OV}$
+            (outputs x tokens) after the last step of every run.
         devices: devices to spread the runs over; None for all of the default kind.
         progress: whether to show progress on standard error; None: if that is a terminal.
         checkpoint: an `.npz` file that holds all that is needed to go on; replaced atomically.
@@ -134,8 +139,9 @@ def train(
         (`flowsim.isotypic` names them), and `extra["size"]` the norm of both matrices that these are relative to;
         `extra["drift_ov"]` and `extra["drift_qk"]` of factorized circuits say how far
         $W_O^\top W_O - W_V W_V^\top$ has moved, relative to $\|W_O\|^2 + \|W_V\|^2$. A run that diverged has status
-        `Status.DIVERGED`, its records are NaN from the divergence on, and `n_steps` is the number of steps before the
-        one that diverged. After Ctrl-C the time axis ends at the last record, and the status is `Status.INTERRUPTED`.
+        `Status.DIVERGED`, its records are NaN from the divergence on (and so are its `circuits`), and `n_steps` is the
+        number of steps before the one that diverged. After Ctrl-C the time axis ends at the last record, and the status
+        is `Status.INTERRUPTED`.
 
     Raises:
         InvalidInput: naming the argument, its value and the fix.
@@ -145,6 +151,7 @@ def train(
     if not isinstance(task, Task):
         raise InvalidInput(f"task={task!r} must be a flowsim.Task.")
     precision = _precision(dtype)
+    keep = _checks.boolean("keep_circuits", keep_circuits)
     path = checkpoints.checked_path(checkpoint, _checks.boolean("resume", resume))
     seed_values, seeds_given = _seeds(seeds)
     lanes = Lanes.of(ratio, lr, steps, points)
@@ -210,7 +217,9 @@ def train(
     }
     lanes = lanes.with_seeds(seed_values if seeds_given else None, clock(lr_schedule, lanes.steps))
     if _validate.is_traced(*lanes.rates):
-        return lanes.trajectory(_traced(program, fixed, lanes), task, name, "training", settings)
+        run = _traced(program, fixed, lanes)
+        after = lost_to_nan(run.progress.state.circuits, run.status == int(Status.DIVERGED)) if keep else None
+        return lanes.trajectory(run, task, name, "training", settings, after)
     every = max(1, -(-int(lanes.steps[-1]) // CHECKPOINTS))
     if checkpoint_every is not None:
         every = _validate.whole("checkpoint_every", checkpoint_every, minimum=1)
@@ -224,6 +233,7 @@ def train(
             "lr": np.asarray(lanes.lr).tolist(),
             "seeds": seed_values.tolist(),
             "record_steps": lanes.steps.tolist(),
+            "keep_circuits": keep,
             "versions": versions(),
         }
         journal = Journal(path, every, binding, resume)
@@ -235,8 +245,9 @@ def train(
         devices=where,
         journal=journal,
         progress=progress,
+        keep_circuits=keep,
     )
-    return lanes.until(done.points).trajectory(done, task, name, "training", settings)
+    return lanes.until(done.points).trajectory(done, task, name, "training", settings, done.circuits)
 
 
 def _lanes(lanes: Lanes, seeds: np.ndarray) -> Lane:
@@ -247,7 +258,7 @@ def _lanes(lanes: Lanes, seeds: np.ndarray) -> Lane:
     return Lane(np.asarray(ratio), np.asarray(lr), seeds[numbers], numbers)  # pyright: ignore[reportArgumentType]
 
 
-def _traced(program: Program, fixed: Fixed, lanes: Lanes) -> Ended:
+def _traced(program: Program, fixed: Fixed, lanes: Lanes) -> Run[State, Record]:
     """All runs under a transformation of JAX's, which cannot be interrupted, cut or spread."""
     seeds = np.zeros(1, dtype=int) if lanes.seeds is None else lanes.seeds
     run = functools.partial(whole_run, program, fixed, gaps=lanes.gaps)

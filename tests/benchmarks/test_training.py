@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import flowsim as fs
-from flowsim.sampler import Sampler
+from flowsim.sampler import Sampler, composition_law
 from flowsim.training.starts import stream
 from tests.benchmarks import training_peers as peers
 
@@ -33,7 +33,7 @@ def drawn():
     sampler = Sampler.of(TASK, "float32")
 
     def one(seed):
-        made = sampler.draw(stream(seed, "examples"), ROWS)
+        made = sampler.draw(stream(seed, "examples"), ROWS, composition_law(TASK))
         return sampler.counts_of(made), sampler.sequences_of(made)
 
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(jnp.arange(RUNS)))
