@@ -125,7 +125,12 @@ def test_linearized_flow_predicts_small_deviations_in_training():
     lr, steps = 0.05, 400
     run = train_each(TASK, "FAFO", starts, 2, ratio=2.0, lr=lr, steps=steps, points=8)
     predicted = gram.linearized(
-        LAYOUT, symmetrized(LAYOUT, starts), starts, data.population(TASK), jnp.asarray(2.0), jnp.asarray(run.time)
+        LAYOUT,
+        gram.grams(symmetrized(LAYOUT, starts)),
+        gram.grams(starts),
+        data.population(TASK),
+        jnp.asarray(2.0),
+        jnp.asarray(run.time),
     )
     for name, values in predicted.items():
         measured = run.extra[f"asymmetry_{name}"] * run.extra["size"]

@@ -106,9 +106,10 @@ def _tolerated(ax: Axes, dataset: xr.Dataset, names: list[str]) -> None:
             deviation = dataset[f"deviation_{observable}"].sel(parameterization=name).values
             line = tolerated(scales, deviation, allowed)
             shown = np.where(np.isfinite(line) & (line > 0), line, np.nan)
-            look = {"mfc": "black" if filled else "white"}
-            ax.plot(time, shown, color="black", lw=0.8, marker=marker, ms=3.5, mew=0.7, markevery=6, **look,
-                    label=f"{name}, {observable}")  # fmt: skip
+            ax.plot(
+                time, shown, color="black", lw=0.8, marker=marker, ms=3.5, mew=0.7, markevery=6,
+                mfc="black" if filled else "white", label=f"{name}, {observable}",
+            )  # fmt: skip
     ax.set(xscale="log", yscale="log", xlabel=style.TIME, ylabel="random start tolerated")
     ax.set_title(f"attention or margin off by {allowed:.0%}, $r = {dataset.attrs['tolerance_ratio']:g}$")
     ax.legend(fontsize=6, ncols=2)

@@ -28,12 +28,12 @@ Grams = tuple[Array, Array]
 
 
 def grams(circuits: Circuits) -> Grams:
-    """The Gram matrices of both circuits."""
+    """The Gram matrices of both circuits; leading axes stay."""
 
     def gram(circuit) -> Array:
         assert isinstance(circuit, FactorizedCircuit)
-        rows = jnp.concatenate([circuit.left, circuit.right.T])
-        return rows @ rows.T
+        rows = jnp.concatenate([circuit.left, jnp.swapaxes(circuit.right, -1, -2)], axis=-2)
+        return rows @ jnp.swapaxes(rows, -1, -2)
 
     return gram(circuits.qk), gram(circuits.ov)
 
@@ -53,8 +53,8 @@ def velocity(layout: Layout, pair: Grams, batch: Batch, ratio: Float[Array, ""])
 @functools.partial(jax.jit, static_argnums=0)
 def linearized(
     layout: Layout,
-    symmetric: Circuits,
-    random: Circuits,
+    symmetric: Grams,
+    random: Grams,
     batch: Batch,
     ratio: Float[Array, ""],
     times: Float[Array, " time"],
@@ -63,8 +63,8 @@ def linearized(
 
     Args:
         layout: where tokens, queries and outputs stand.
-        symmetric: the symmetrized starts, with a leading axis over the seeds.
-        random: the starts.
+        symmetric: Gram matrices of the symmetrized starts, with a leading axis over the seeds.
+        random: those of the starts.
         batch: the population.
         ratio: learning-rate ratio.
         times: gradient-flow times, increasing.
@@ -73,9 +73,8 @@ def linearized(
         The Frobenius norm of each type.
     """
 
-    def one(symmetric: Circuits, random: Circuits) -> dict[str, Array]:
-        base = grams(symmetric)
-        off = jax.tree.map(jnp.subtract, grams(random), base)
+    def one(base: Grams, random: Grams) -> dict[str, Array]:
+        off = jax.tree.map(jnp.subtract, random, base)
 
         def field(clock: Array, state: tuple[Grams, Grams], _: None) -> tuple[Grams, Grams]:
             moves = jax.jvp(lambda pair: velocity(layout, pair, batch, ratio), (state[0],), (state[1],))

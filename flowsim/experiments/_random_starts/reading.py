@@ -26,7 +26,7 @@ def deviation(here: xr.Dataset, observable: str) -> xr.DataArray:
         observable: `"attention"` or `"margin"`.
     """
     expected = here[f"{observable}_reduction"]
-    apart = np.abs(here[observable] / expected - 1)
+    apart = abs(here[observable] / expected - 1)
     return apart.where(expected >= LEARNT) if observable == "margin" else apart
 
 
@@ -124,7 +124,7 @@ def _kinds_of(cause: str) -> tuple[str, ...]:
 
 def _grown(here: xr.Dataset, kind: str, time: float, name: str) -> float:
     line = here[name].sel(type=kind)
-    return float(np.exp(np.log(line.sel(time=time) / line.isel(time=0)).median()))
+    return float((line.sel(time=time) / line.isel(time=0)).median())
 
 
 def _at(here: xr.Dataset, observable: str, variant: str, time: float) -> float:

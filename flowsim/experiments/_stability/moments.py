@@ -7,7 +7,6 @@ $(m/c)(1 - 1/c)$ on, $-m/c^2$ off the diagonal. With probability $p$ the counts 
 times a random corner of the simplex (centred), and those of the others at their means.
 """
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
@@ -60,9 +59,10 @@ def second_moments(task: Task) -> Batch:
     )
     with np.errstate(divide="ignore"):  # ln 0 = -inf is a token that does not stand there
         logs = np.log(np.concatenate(counts))
-    batch = Batch(
-        *(array[number] for array in (mean.log_counts, mean.log_nulls, mean.queries, mean.labels)), mean.weights
-    )
-    return eqx.tree_at(
-        lambda b: (b.log_counts, b.weights), batch, (jnp.asarray(logs), jnp.asarray(np.concatenate(weights)))
+    return Batch(
+        log_counts=jnp.asarray(logs),
+        log_nulls=mean.log_nulls[number],
+        queries=mean.queries[number],
+        labels=mean.labels[number],
+        weights=jnp.asarray(np.concatenate(weights)),
     )
