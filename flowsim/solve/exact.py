@@ -21,7 +21,7 @@ from flowsim import (
 from flowsim.errors import InvalidInput
 from flowsim.solve.clocks import orbit_per_ratio, with_ratios
 from flowsim.solve.closed_form import closed_form_parameters
-from flowsim.solve.lanes import map_lanes
+from flowsim.solve.lanes import map_lanes, on_cores
 from flowsim.solve.line_start import LineStart, line_start
 from flowsim.solve.orbit import Orbit
 from flowsim.solve.progress import Observed, observe
@@ -226,9 +226,9 @@ def _solve(index: str, numbers: Numbers, grid: Float[Array, " times"], ratio: Fl
 
 
 def blockwise(solve: Callable[[Float[Array, " lanes"]], Any], ratio: Float[Array, " lanes"]):
-    """Solves blocks of lanes one after the other."""
+    """Solves blocks of lanes one after the other; all at once where that is what the machine is made for."""
     lanes = ratio.shape[0]
-    if lanes <= _BLOCK:
+    if lanes <= _BLOCK or not on_cores():
         return solve(ratio)
     blocks = -(-lanes // _BLOCK)
     padded = jnp.concatenate([ratio, jnp.broadcast_to(ratio[-1], (blocks * _BLOCK - lanes,))])

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.errors import InvalidInput
-from flowsim.solve.lanes import compile_lanes
+from flowsim.solve.lanes import compile_lanes, cores
 from flowsim.symmetric import Layout
 from flowsim.task import Task
 from flowsim.training.step import Carry, Fixed, Lane, Program, chunk_go_on, chunk_start
@@ -36,7 +36,7 @@ class Machine:
     def __init__(self, program: Program, fixed: Fixed, lanes: Lane, devices: Sequence[Device]):
         self._program, self._devices = program, tuple(devices)
         self._n = int(np.size(lanes.ratio))
-        threads = _cores() if len(devices) == 1 and self._devices[0].platform == "cpu" else 1
+        threads = cores() if len(devices) == 1 and self._devices[0].platform == "cpu" else 1
         self._chunks = min(threads, self._n)
         per_chunk = -(-self._n // self._chunks)
         per_chunk = -(-per_chunk // len(devices)) * len(devices)
@@ -150,10 +150,15 @@ def refuse_too_large(task: Task, devices: Sequence[Device]) -> None:
 
 
 def memory_limit(devices: Sequence[Device]) -> int:
-    """Bytes that training may take: three quarters of the devices' memory, or of the machine's for CPU devices."""
-    if devices[0].platform == "cpu":
+    """Bytes that training may take: three quarters of the devices' memory, or of the machine's where they have none.
+
+    CPU devices share the machine's memory, and some backends do not say how much of their own they have.
+    """
+    own = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
+    known = [limit for limit in own if limit is not None]
+    if len(known) < len(own):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4
-    return sum(device.memory_stats()["bytes_limit"] for device in devices) * 3 // 4
+    return sum(known) * 3 // 4
 
 
 def _bytes(tree: Any, axis: int = 0) -> int:
@@ -184,7 +189,3 @@ def _compiled(devices: tuple[Device, ...]) -> tuple[Callable[..., Carry], Callab
         )
 
     return jax.jit(start, static_argnums=0), jax.jit(go_on, static_argnums=0)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
