@@ -33,7 +33,7 @@ from flowsim.results import output_folder
 
 ROOT = pathlib.Path(__file__).parents[1]
 HEAVY = ("jax", "sympy", "matplotlib", "xarray", "diffrax", "numpy")
-COMMANDS = ("derive", "integrate", "train", "verify", "sweep", "ratio-for", "phase", "plot")
+COMMANDS = ("derive", "integrate", "train", "verify", "sweep", "ratio-for", "phase", "plot", "device-check")
 
 
 @pytest.fixture
