@@ -160,6 +160,9 @@ def test_training_takes_the_same_steps_as_the_blocks(parameterization):
         for name in ("margin", "score_gap", "log_odds", "log_loss"):
             np.testing.assert_allclose(getattr(trained, name), getattr(stepped, name), rtol=1e-11, atol=1e-13)
         assert stepped.settings["score_scale"] == trained.settings["score_scale"] == 11**-0.5
+        # planted: a scale that is off by a thousandth
+        wrong = fs.descend(TASK, parameterization, **{**run, "score_scale": 1.001 * 11**-0.5})
+        assert abs(float(wrong.score_gap[-1] / trained.score_gap[-1]) - 1) > 1e-4
 
 
 @pytest.mark.slow
@@ -230,6 +233,7 @@ def test_laws_are_judged_at_the_ratio_that_acts():
     assert fs.verify(own).ok
 
 
+@pytest.mark.slow
 def test_derivatives_by_the_scale():
     def gap(scale):
         return fs.exact(TASK, "FACO", ratio=3.0, times=[20.0], score_scale=scale).score_gap[0]
@@ -240,8 +244,10 @@ def test_derivatives_by_the_scale():
 
 
 def test_dimensions_and_bad_scales():
-    wide = fs.Task(classes=4, distinct=3, common=5, null=True, attend_query=True, context=fs.FixedContext(3, 4, 2))
-    for task in (TASK, wide, dataclasses.replace(TASK, query="shared")):
+    context = fs.FixedContext(distinct=3, common=4, null=2)
+    wide = fs.Task(classes=4, distinct=3, common=5, null=True, attend_query=True, context=context)
+    shared = fs.Task(classes=4, distinct=3, common=5, null=True, query="shared", context=context)
+    for task in (TASK, wide, shared):
         layout = Layout.of(task)
         assert dimensions(task) == layout.tokens + (0 if task.attend_query else layout.queries)
     for bad in (0.0, -1.0, np.nan, "1/d", None, True):
