@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run four figures test test-all check bench clean
+.PHONY: help run four figures test test-all check bench device-check clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -37,6 +37,9 @@ check: $(STAMP)  ## ruff and pyright
 
 bench: $(STAMP)  ## timings beside peers (install the optional peers with pip install -e '.[bench]')
 	$(BIN)/python -m pytest -m benchmark tests/benchmarks -s
+
+device-check: $(STAMP)  ## parity with stored results, speed and memory on the device that JAX finds (minutes)
+	$(BIN)/flowsim device-check
 
 clean:  ## remove the environment, caches and results
 	rm -rf $(VENV) results results-four .pytest_cache .ruff_cache .hypothesis .benchmarks

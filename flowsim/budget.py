@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from flowsim import _jax, _validate
 from flowsim.errors import InvalidInput, NoClosedForm
+from flowsim.score_scale import ScoreScale
 from flowsim.solve.descent import descend
 from flowsim.solve.exact import exact
 from flowsim.solve.ode import integrate
@@ -93,6 +94,7 @@ def error_budget(
     imbalance_ov: Any = None,
     imbalance_qk: Any = None,
     start: Start | None = None,
+    score_scale: float | str = 1.0,
     tol: float = 1e-8,
 ) -> ErrorBudget:
     r"""Measures the parts of |training - theory| for one ratio and one learning rate.
@@ -111,6 +113,7 @@ def error_budget(
         imbalance_ov: imbalance of factorized output-value circuits.
         imbalance_qk: imbalance of factorized query-key circuits.
         start: blocks or factors of the start, instead.
+        score_scale: factor of the scores, as in `integrate`.
         tol: tolerance of the integration whose error is measured.
 
     Returns:
@@ -127,7 +130,8 @@ def error_budget(
     line = {
         "margin0": margin0, "score_gap0": score_gap0, "imbalance_ov": imbalance_ov, "imbalance_qk": imbalance_qk
     }  # fmt: skip
-    given = {name: value for name, value in line.items() if value is not None}
+    scale = ScoreScale.of(score_scale, parameterization, task)
+    given = {name: value for name, value in line.items() if value is not None} | {"score_scale": scale.value}
     begun = given if start is None else {**given, "start": start}
     finite = {"ratio": ratio, "lr": lr, "steps": steps, "points": points}
     stepped = descend(task, parameterization, **finite, **begun)
@@ -170,6 +174,7 @@ def error_budget(
         "batch": batch,
         "seeds": None if batch is None else seeds,
         "tol": tol,
+        **scale.plain,
         "parameterization": parameterization,
         "theory": theory.method,
         "task": task.to_dict(),

@@ -185,7 +185,8 @@ def loss_and_gradient(
         batch: the sequences.
 
     Returns:
-        The loss and the gradient.
+        The loss and the gradient. On counts the loss is NaN where any parameter is not finite, even one that no
+        sequence asks for.
     """
 
     def model(circuits: Circuits) -> AttentionModel:
@@ -211,23 +212,36 @@ def table_gradient(matrices: Matrices, batch: Batch) -> tuple[Float[Array, ""], 
         batch: the sequences.
 
     Returns:
-        The loss, and the derivatives in the shapes of the matrices.
+        The loss, NaN where any entry of the matrices is not finite, and the derivatives in the shapes of the matrices.
     """
     qk, ov = matrices
-    attention = attend(qk, batch)
-    logits = attention @ ov.T
-    own = jnp.sum(jnp.where(batch.labels, logits, 0), axis=1, keepdims=True)
-    others = jnp.where(batch.labels, -jnp.inf, logits - own)
-    top = jnp.max(others, axis=1, keepdims=True)
+    # One column for each sequence: sums over tokens and outputs then run along whole vectors, a sixth faster.
+    queries, labels = batch.queries.T, batch.labels.T
+    scores = qk @ queries + batch.log_counts.T
+    top = jnp.max(scores, axis=0)
+    if batch.log_nulls.shape[1]:
+        top = jnp.maximum(top, jnp.max(batch.log_nulls, axis=1))
+    mass = jnp.exp(scores - top)
+    total = jnp.sum(mass, axis=0)
+    if batch.log_nulls.shape[1]:
+        total += jnp.sum(jnp.exp(batch.log_nulls.T - top), axis=0)
+    attention = mass / total
+    logits = ov @ attention
+    own = jnp.sum(jnp.where(labels, logits, 0), axis=0)
+    others = jnp.where(labels, -jnp.inf, logits - own)
+    top = jnp.max(others, axis=0)
     mass = jnp.exp(others - top)
-    total = jnp.sum(mass, axis=1, keepdims=True)
-    odds = (top + jnp.log(total))[:, 0]
-    wrong = (batch.weights * jax.nn.sigmoid(odds))[:, None]
-    by_logits = jnp.where(batch.labels, -wrong, mass * (wrong / total))
-    by_attention = by_logits @ ov
-    mean = jnp.sum(attention * by_attention, axis=1, keepdims=True)
+    total = jnp.sum(mass, axis=0)
+    odds = top + jnp.log(total)
+    wrong = batch.weights * jax.nn.sigmoid(odds)
+    by_logits = jnp.where(labels, -wrong, mass * (wrong / total))
+    by_attention = ov.T @ by_logits
+    mean = jnp.sum(attention * by_attention, axis=0)
     by_scores = attention * (by_attention - mean)
-    return batch.weights @ jax.nn.softplus(odds), Matrices(by_scores.T @ batch.queries, by_logits.T @ attention)
+    # 0 times what is not finite is NaN, so an entry of the logits' table that is not finite is in all of `mean`
+    sound = jnp.all(jnp.isfinite(mean)) & jnp.all(jnp.isfinite(qk))
+    value = jnp.where(sound, batch.weights @ jax.nn.softplus(odds), jnp.nan)
+    return value, Matrices(by_scores @ queries.T, by_logits @ attention.T)
 
 
 def log_softplus(x: Float[Array, "..."]) -> Float[Array, "..."]:

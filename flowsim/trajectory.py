@@ -18,6 +18,7 @@ from flowsim import (
     _validate,
 )
 from flowsim.errors import InvalidInput
+from flowsim.score_scale import ScoreScale
 from flowsim.solve.line_start import line_start
 from flowsim.status import Status
 from flowsim.task import Task
@@ -252,6 +253,7 @@ class Trajectory(eqx.Module):
         score_gap0: float | None = None,
         imbalance_ov: float | None = None,
         imbalance_qk: float | None = None,
+        score_scale: float | str = 1.0,
     ) -> "Trajectory":
         r"""Builds a trajectory from one's own logs, to judge it with `flowsim.verify`.
 
@@ -270,6 +272,7 @@ class Trajectory(eqx.Module):
             score_gap0: the score gap at time 0; None for the default, as for the margin.
             imbalance_ov: imbalance of a factorized output-value circuit; None for 0.
             imbalance_qk: imbalance of a factorized query-key circuit; None for 0.
+            score_scale: factor of the scores, or `"1/sqrt(d)"`.
 
         Returns:
             A trajectory with `method="given"`.
@@ -320,7 +323,7 @@ class Trajectory(eqx.Module):
             task=task,
             parameterization=parameterization,
             method="given",
-            settings=start.plain,
+            settings={**start.plain, **ScoreScale.of(score_scale, parameterization, task).plain},
             **arrays,  # pyright: ignore[reportArgumentType]  the names are those of `given`
         )
 

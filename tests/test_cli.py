@@ -35,7 +35,7 @@ from tests.html_page import same_verdicts, self_contained
 
 ROOT = pathlib.Path(__file__).parents[1]
 HEAVY = ("jax", "sympy", "matplotlib", "xarray", "diffrax", "numpy")
-COMMANDS = ("derive", "integrate", "train", "verify", "sweep", "ratio-for", "phase", "plot")
+COMMANDS = ("derive", "integrate", "train", "verify", "sweep", "ratio-for", "phase", "plot", "device-check")
 
 
 @pytest.fixture

@@ -16,9 +16,11 @@ from flowsim.models import (
     AttentionModel,
     Circuits,
     CollapsedCircuit,
+    FactorizedCircuit,
     log_error_odds,
     log_softplus,
     loss,
+    loss_and_gradient,
     table_gradient,
 )
 from flowsim.solve.stepping import STRICT, record_steps
@@ -152,6 +154,28 @@ def test_loss_and_gradient_of_any_matrices(task):
         # planted: one weight of the population off by a part in a million
         wrong = eqx.tree_at(lambda batch: batch.weights, batch, batch.weights.at[0].multiply(1 + 1e-6))
         assert float(_value_and_grad(model_of(matrices), wrong)[0]) != pytest.approx(float(value), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mixture, shared and attended query, vocabulary head", "null tokens, attended query"])
+def test_the_loss_tells_of_every_parameter_that_is_not_finite(name):
+    """One entry of one factor at a time, of tokens that no sequence holds too; finite factors have a finite loss."""
+    task = TASKS[name]
+    layout, batch = symmetric.Layout.of(task), data.population(task).rows(jnp.arange(2))
+    generator = np.random.default_rng(0)
+    sizes = [(layout.tokens, 3), (3, layout.queries), (layout.outputs, 3), (3, layout.tokens)]
+    flat = jnp.asarray(generator.normal(size=sum(a * b for a, b in sizes)))
+
+    @jax.jit
+    @jax.vmap
+    def value(flat):
+        parts = jnp.split(flat, np.cumsum([a * b for a, b in sizes])[:-1])
+        factors = [part.reshape(size) for part, size in zip(parts, sizes, strict=True)]
+        circuits = Circuits(FactorizedCircuit(*factors[:2]), FactorizedCircuit(*factors[2:]))
+        return loss_and_gradient(circuits, None, jnp.asarray(1.0), batch)[0]
+
+    assert np.isfinite(value(flat[None])).all()
+    for bad in (np.inf, -np.inf, np.nan):
+        assert np.isnan(value(jnp.where(jnp.eye(flat.size, dtype=bool), bad, flat))).all()
 
 
 @pytest.mark.parametrize("name", list(TASKS)[1:3])

@@ -141,7 +141,7 @@ ParameterizationOption = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class StartOptions:
-    """The start; what is not given is left to the solvers, whose defaults depend on the circuit."""
+    """The start and the scale of the scores; what is not given is left to the solvers and the circuits' defaults."""
 
     margin0: Annotated[
         str | None,
@@ -167,16 +167,24 @@ class StartOptions:
         option(MODEL, "--imbalance-qk", metavar="LAMBDA", help="Imbalance of W_K against W_Q at time 0 (default 0)."),
     ] = None
 
-    def start(self) -> dict[str, float]:
+    score_scale: Annotated[
+        str | None, option(MODEL, "--score-scale", metavar="S", help="Factor of the scores, or 1/sqrt(d) (default 1).")
+    ] = None
+
+    def start(self) -> dict[str, Any]:
         """The keyword arguments of the solvers, those that were given.
 
         Raises:
             InvalidInput: naming option, value and fix.
         """
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(StartOptions)}
-        return {
+        scale = given.pop("score_scale")
+        found: dict[str, Any] = {
             name: _parse.number(f"--{name.replace('_', '-')}", text) for name, text in given.items() if text is not None
         }
+        if scale is not None:
+            found["score_scale"] = scale if scale == "1/sqrt(d)" else _parse.number("--score-scale", scale, above=0)
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +202,7 @@ class ModelsOptions(StartOptions):
         str, option(MODEL, "--parameterization", metavar="NAME", help="CACO, FACO, CAFO, FAFO or all (default CACO).")
     ] = "CACO"
 
-    def each(self) -> dict[str, dict[str, float]]:
+    def each(self) -> dict[str, dict[str, Any]]:
         """Name -> start of every parameterization asked for.
 
         With `all` an imbalance goes to those that have the factors.

@@ -48,9 +48,6 @@ class OptimizerOptions:
         str | None,
         option(TRAINING, "--embedding", "Dimension of random unit embeddings (default orthonormal).", "D"),
     ] = None
-    score_scale: Annotated[
-        str | None, option(TRAINING, "--score-scale", "Factor of the scores, or 1/sqrt(d) (default 1).", "C")
-    ] = None
     optimizer: Annotated[
         str | None, option(TRAINING, "--optimizer", "sgd, momentum, adam or adamw (default sgd).", "NAME")
     ] = None
@@ -78,11 +75,6 @@ class OptimizerOptions:
             text = getattr(self, name)
             if text is not None:
                 given[name] = _parse.number(f"--{name.replace('_', '-')}", text, minimum=0)
-        if self.score_scale is not None:
-            named = self.score_scale == "1/sqrt(d)"
-            given["score_scale"] = (
-                self.score_scale if named else _parse.number("--score-scale", self.score_scale, above=0)
-            )
         if self.init is not None:
             given["start"] = self._start(self.init)
         return given

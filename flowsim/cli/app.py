@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import flowsim
-from flowsim.cli import derive, integrate, phase, plot, ratio_for, reproduce, sweep, train, verify
+from flowsim.cli import derive, device_check, integrate, phase, plot, ratio_for, reproduce, sweep, train, verify
 from flowsim.cli._console import write
 from flowsim.cli._spread import spread
 
@@ -35,5 +35,5 @@ def _flowsim(
         write(context.get_help())
 
 
-for _module in (derive, integrate, train, verify, sweep, ratio_for, phase, reproduce, plot):
+for _module in (derive, integrate, train, verify, sweep, ratio_for, phase, reproduce, plot, device_check):
     app.command(_module.__name__.rpartition(".")[2].replace("_", "-"))(spread(_module.command))

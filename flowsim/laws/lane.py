@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from flowsim.solve.line_start import line_start
+from flowsim.score_scale import ScoreScale
+from flowsim.solve.line_start import LineStart, line_start
 from flowsim.status import Status
 from flowsim.task import Task
 from flowsim.trajectory import Trajectory
@@ -36,6 +37,7 @@ class Lane:
         score_gap0: score gap at the start.
         imbalance_ov: imbalance of the output-value circuit's factors, 0 for a collapsed circuit.
         imbalance_qk: the same of the query-key circuit's.
+        scale: of the scores.
         data_error: relative error that the numbers may carry.
     """
 
@@ -53,7 +55,18 @@ class Lane:
     score_gap0: float
     imbalance_ov: float
     imbalance_qk: float
+    scale: ScoreScale
     data_error: float
+
+    @property
+    def effective_ratio(self) -> float | None:
+        """The ratio at which the flow without a scale of the scores is this one."""
+        return None if self.ratio is None else self.ratio * self.scale.gain()
+
+    @property
+    def line(self) -> LineStart:
+        """The start of that flow."""
+        return self.scale.line(LineStart(self.margin0, self.score_gap0, self.imbalance_ov, self.imbalance_qk))
 
     @property
     def attention(self) -> np.ndarray:
@@ -91,6 +104,7 @@ def lanes(trajectory: Trajectory) -> Iterator[Lane]:
             "score_gap0": _start(own["score_gap"] - own["score_gap_change"], default.score_gap0),
             "imbalance_ov": 0.0,
             "imbalance_qk": 0.0,
+            "score_scale": 1.0,
         } | _settings(settings, along, index, shape)
         yield Lane(
             coords=coords,
@@ -105,6 +119,7 @@ def lanes(trajectory: Trajectory) -> Iterator[Lane]:
             score_gap0=start["score_gap0"],
             imbalance_ov=start["imbalance_ov"],
             imbalance_qk=start["imbalance_qk"],
+            scale=ScoreScale.of(start["score_scale"], name),
         )
 
 
@@ -113,7 +128,7 @@ def _settings(
 ) -> dict[str, float]:
     """The numbers of the start that are recorded: one for all lanes, one for each, or one per parameterization."""
     found = {}
-    for name in ("margin0", "score_gap0", "imbalance_ov", "imbalance_qk"):
+    for name in ("margin0", "score_gap0", "imbalance_ov", "imbalance_qk", "score_scale"):
         value = settings.get(name)
         if isinstance(value, tuple | list) and "parameterization" in along:
             value = value[along["parameterization"]]

@@ -119,12 +119,13 @@ def numbers(lane: Lane) -> Numbers | Unknown:
     except NoClosedForm as refusal:
         fact = str(refusal).removeprefix("No closed form: ").partition(";")[0]
         return Unknown(_cap(task) or f"{_UNDERIVED}: {fact}; the numbers are only measured", judge_exponent=False)
-    if lane.ratio is None:
+    ratio = lane.effective_ratio
+    if ratio is None:
         return Unknown("no ratio is attached, so no constant is predicted", judge_exponent=True)
     log_odds0 = constants.log_base_odds + lane.score_gap0
     if abs(log_odds0) > _EXTREME_LOG_ODDS:
         return Unknown(f"no prediction: attention starts at odds e^{log_odds0:.4g}, too extreme", judge_exponent=False)
-    rho = constants.rho_per_ratio * lane.ratio
+    rho = constants.rho_per_ratio * ratio
     if rho > 0 and not 1 / _EXTREME_RHO < rho < _EXTREME_RHO:
         return Unknown(f"no prediction at the extreme ratio {lane.ratio:g}", judge_exponent=False)
     score = _SCORES[lane.parameterization[0]](constants, lane)
@@ -136,7 +137,7 @@ def numbers(lane: Lane) -> Numbers | Unknown:
         classes=constants.classes,
         distinct_types=constants.distinct_types,
         base_odds=math.exp(constants.log_base_odds),
-        strength=constants.strength_per_ratio * lane.ratio,
+        strength=constants.strength_per_ratio * ratio,
         gain=constants.gain,
         margin0=lane.margin0,
         log_odds0=log_odds0,
@@ -153,7 +154,7 @@ def _collapsed_score(constants: ClosedFormParameters, lane: Lane) -> ScoreCircui
 def _factorized_score(constants: ClosedFormParameters, lane: Lane) -> ScoreCircuit:
     r"""Each driven block starts at $F \tau_0$, where the collapsed flow is when the score gap is $g \tau_0$."""
     weights, speeds = (np.array(column) for column in zip(*constants.drives, strict=True))
-    return FactorizedScore(weights, speeds, speeds * lane.score_gap0 / constants.gain, lane.imbalance_qk)
+    return FactorizedScore(weights, speeds, speeds * lane.score_gap0 / constants.gain, lane.line.imbalance_qk)
 
 
 def _factorized_output(constants: ClosedFormParameters, lane: Lane) -> OutputCircuit:

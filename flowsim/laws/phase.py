@@ -75,6 +75,7 @@ def phase_diagram(
     score_gap0: Any = None,
     imbalance_ov: Any = None,
     imbalance_qk: Any = None,
+    score_scale: float | str = 1.0,
 ) -> PhaseDiagram:
     r"""Which law the score gap shows over (ratio, time), from the closed form.
 
@@ -89,6 +90,7 @@ def phase_diagram(
         score_gap0: score gap at the start; None for the circuit's default.
         imbalance_ov: imbalance of a factorized output-value circuit.
         imbalance_qk: imbalance of a factorized query-key circuit.
+        score_scale: factor of the scores, as in `exact`.
 
     Returns:
         The data; `flowsim.plot.phase_diagram` draws them.
@@ -107,7 +109,7 @@ def phase_diagram(
         raise InvalidInput(f"margin0={margin0:g} turns attention away first and has no early law; give 0 or more.")
     start = {"margin0": margin0, "score_gap0": score_gap0, "imbalance_ov": imbalance_ov, "imbalance_qk": imbalance_qk}
     start = {name: value for name, value in start.items() if value is not None}
-    trajectory = exact(task, parameterization, ratio=values, log_times=times, **start)
+    trajectory = exact(task, parameterization, ratio=values, log_times=times, score_scale=score_scale, **start)
     runs = [(lane, _known(lane)) for lane in lanes(trajectory)]
     crossed = np.array([crossing_log_time(lane, known) for lane, known in runs])
     rows = [
@@ -140,7 +142,7 @@ def _row(lane: Lane, known: Numbers, log_error: np.ndarray, crossing: float) -> 
         curvature = known.score.curvature(clock)
         # d theta/d ln t = theta' (r/K) alpha (1 - alpha) q w t, in logarithms
         log_gate = -np.logaddexp(0, lane.log_odds) - np.logaddexp(0, -lane.log_odds)
-        log_rate = math.log(lane.ratio or 1.0) - math.log(known.classes)
+        log_rate = math.log(lane.effective_ratio or 1.0) - math.log(known.classes)
         log_velocity = np.log(pace) + log_rate + log_gate + log_error + np.log(lane.margin) + lane.log_time
         velocity = np.exp(log_velocity)
         late = lane.log_time - known.output.log_unit

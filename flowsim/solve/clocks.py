@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flowsim import _jax  # noqa: F401  float64 first
+from flowsim.score_scale import ScoreScale
 from flowsim.solve.closed_form import ClosedFormParameters
 from flowsim.solve.line_start import LineStart
 from flowsim.solve.orbit import Orbit
@@ -63,22 +64,24 @@ _OUTPUTS: dict[str, Callable[[ClosedFormParameters, LineStart], AbstractOutputCl
 }
 
 
-def orbit_per_ratio(parameterization: str, numbers: ClosedFormParameters, start: LineStart) -> Orbit:
+def orbit_per_ratio(parameterization: str, numbers: ClosedFormParameters, start: LineStart, scale: ScoreScale) -> Orbit:
     """The orbit at ratio 1, with fields of shape `()`.
 
     Args:
         parameterization: four letters.
         numbers: the numbers of the task.
         start: where it starts.
+        scale: of the scores.
 
     Returns:
         An orbit; `with_ratios` makes lanes of it.
     """
+    start = scale.line(start)
     score = _SCORES[parameterization[0]](numbers, start)
     return Orbit(
         ov=_OUTPUTS[parameterization[2]](numbers, start),
         qk=score.clock,
-        strength=score.unit * numbers.strength_per_ratio,  # pyright: ignore  numbers, until they become lanes
+        strength=score.unit * numbers.strength_per_ratio * scale.gain(),  # pyright: ignore  numbers, until they become lanes
         log_wrong=np.log(numbers.classes - 1),  # pyright: ignore
     )
 

@@ -12,7 +12,7 @@ from flowsim.codegen import CompiledField, Parameters
 from flowsim.errors import InvalidInput
 from flowsim.solve.finite import Lanes, Record
 from flowsim.solve.initial import begin
-from flowsim.solve.interventions import Interventions, driven_velocity
+from flowsim.solve.interventions import Interventions, driven_velocity, gain_of
 from flowsim.solve.stepping import Run, run_steps
 from flowsim.solve.stepping import begin as begin_run
 from flowsim.start import Start
@@ -45,6 +45,7 @@ def descend(
     imbalance_ov: Any = None,
     imbalance_qk: Any = None,
     start: Start | None = None,
+    score_scale: float | str = 1.0,
     schedule: Any = None,
     weight_decay_qk: Any = 0.0,
     weight_decay_ov: Any = 0.0,
@@ -72,6 +73,7 @@ def descend(
         imbalance_ov: imbalance of the factors of the output-value circuit, as in `integrate`.
         imbalance_qk: imbalance of the factors of the query-key circuit.
         start: blocks or factors of the start, instead of `margin0` and `score_gap0`.
+        score_scale: factor of the scores, as in `integrate`.
         schedule: how the ratio changes, as in `integrate`; a step has the factor at its beginning.
         weight_decay_qk: decay rate of the query-key circuit in units of its learning rate, as in `integrate`.
         weight_decay_ov: the same of the output-value circuit.
@@ -100,9 +102,13 @@ def descend(
         imbalance_ov=imbalance_ov,
         imbalance_qk=imbalance_qk,
         start=start,
+        score_scale=score_scale,
     )
     interventions = Interventions.of(schedule, weight_decay_qk, weight_decay_ov, normalize)
-    run = _descend(begun.field, begun.parameters, begun.state, interventions, *lanes.rates, lanes.gaps)
+    ratios, rates = lanes.rates
+    effective = ratios * gain_of(begun.scale, interventions)
+    changed = None if interventions is None else interventions.scaled(begun.scale)
+    run = _descend(begun.field, begun.parameters, begun.state, changed, effective, rates, lanes.gaps)
     settings = {**begun.settings, **({} if interventions is None else interventions.plain)}
     return lanes.trajectory(run, task, parameterization, "descent", settings)
 

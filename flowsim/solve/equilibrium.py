@@ -58,6 +58,7 @@ def equilibrium(
     imbalance_ov: Any = None,
     imbalance_qk: Any = None,
     start: Start | None = None,
+    score_scale: float | str = 1.0,
 ) -> Equilibrium:
     r"""The equilibrium that a flow with weight decay goes to from a start.
 
@@ -76,6 +77,7 @@ def equilibrium(
         imbalance_ov: imbalance of the output-value factors at the start.
         imbalance_qk: imbalance of the query-key factors at the start.
         start: blocks or factors of the start, instead.
+        score_scale: factor of the scores, as in `integrate`.
 
     Returns:
         The equilibrium.
@@ -104,22 +106,25 @@ def equilibrium(
         imbalance_ov=imbalance_ov,
         imbalance_qk=imbalance_qk,
         start=start,
+        score_scale=score_scale,
     )
     interventions = Interventions.of(None, *decay, None)
     assert interventions is not None
-    parameters = begun.parameters._replace(ratio=jnp.asarray(ratio))
+    interventions = interventions.scaled(begun.scale)
+    parameters = begun.parameters._replace(ratio=jnp.asarray(ratio * begun.scale.gain()))
     state, residual, jacobian, seen = _find(begun.field, parameters, begun.state, interventions, jnp.asarray(horizon))
     if not float(residual) < np.sqrt(_RELATIVE):
         raise InvalidInput(
             f"weight_decay_qk={decay[0]:g} and weight_decay_ov={decay[1]:g}: no equilibrium was found near the end of "
             f"the flow (relative velocity {float(residual):.1e}); integrate with them to see what it does."
         )
+    n = begun.field.circuits.qk.size
     return Equilibrium(
         margin=float(seen.margin),
         score_gap=float(seen.score_gap),
         attention=float(jax.nn.sigmoid(seen.log_odds)),
         loss=float(jnp.exp(seen.log_loss)),
-        state=np.asarray(state),
+        state=np.concatenate([np.asarray(state)[:n] / begun.scale.state, np.asarray(state)[n:]]),
         residual=float(residual),
         rate=float(np.max(np.linalg.eigvals(np.asarray(jacobian)).real)),
     )

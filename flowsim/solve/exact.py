@@ -19,9 +19,10 @@ from flowsim import (
     _validate,
 )
 from flowsim.errors import InvalidInput
+from flowsim.score_scale import ScoreScale
 from flowsim.solve.clocks import orbit_per_ratio, with_ratios
 from flowsim.solve.closed_form import closed_form_parameters
-from flowsim.solve.lanes import map_lanes
+from flowsim.solve.lanes import map_lanes, on_cores
 from flowsim.solve.line_start import LineStart, line_start
 from flowsim.solve.orbit import Orbit
 from flowsim.solve.progress import Observed, observe
@@ -48,6 +49,7 @@ def exact(
     score_gap0: Any = None,
     imbalance_ov: Any = None,
     imbalance_qk: Any = None,
+    score_scale: float | str = 1.0,
 ) -> Trajectory:
     r"""The closed form of the gradient flow, for one ratio or many, indexed by time or by progress.
 
@@ -73,6 +75,8 @@ def exact(
         score_gap0: score gap at the start; by default 0, or 0.01 for a factorized query-key circuit.
         imbalance_ov: $\lambda$ of a factorized output-value circuit, of either sign; 0 by default.
         imbalance_qk: $\lambda$ of a factorized query-key circuit, of either sign; 0 by default.
+        score_scale: factor $s$ of the scores, above 0, or `"1/sqrt(d)"`; score gaps are those of the scores, imbalances
+            those of the matrices.
 
     Returns:
         A trajectory with the lane axes `parameterization` and `ratio` (dropped for a scalar).
@@ -83,7 +87,8 @@ def exact(
     """
     _jax.require_x64()
     given = {
-        "margin0": margin0, "score_gap0": score_gap0, "imbalance_ov": imbalance_ov, "imbalance_qk": imbalance_qk
+        "margin0": margin0, "score_gap0": score_gap0, "imbalance_ov": imbalance_ov, "imbalance_qk": imbalance_qk,
+        "score_scale": score_scale,
     }  # fmt: skip
     several = isinstance(parameterization, list | tuple)
     names: list[Any] = list(parameterization) if several else [parameterization]
@@ -102,9 +107,9 @@ def exact(
 
 def _run(task: Task, parameterization: str, given: dict[str, Any], lanes, index: str, grid, points) -> Trajectory:
     """The trajectory of one parameterization."""
-    numbers, start = numbers_of(task, parameterization, given)
+    numbers, _, settings = numbers_of(task, parameterization, given)
     solve = functools.partial(_solve, index, numbers, grid)
-    if _validate.is_traced(lanes, tuple(start), grid):
+    if _validate.is_traced(lanes, numbers, grid):
         solution = solve(lanes)
     else:
         solution = map_lanes(solve, [lanes])
@@ -119,7 +124,7 @@ def _run(task: Task, parameterization: str, given: dict[str, Any], lanes, index:
         task=task,
         parameterization=parameterization,
         method="exact",
-        settings=start.plain,
+        settings=settings,
     )
 
 
@@ -150,6 +155,7 @@ def time_to(
     score_gap0: Any = None,
     imbalance_ov: Any = None,
     imbalance_qk: Any = None,
+    score_scale: float | str = 1.0,
 ) -> Array:
     r"""The log of the time at which attention, margin or loss first reaches a value.
 
@@ -164,6 +170,7 @@ def time_to(
         score_gap0: score gap at the start.
         imbalance_ov: imbalance of a factorized output-value circuit.
         imbalance_qk: imbalance of a factorized query-key circuit.
+        score_scale: factor of the scores.
 
     Returns:
         $\ln t$, of shape `(ratio, value)`; scalar arguments drop their axis. `-inf` is time 0; under a JAX
@@ -175,11 +182,11 @@ def time_to(
     """
     _jax.require_x64()
     lanes, scalar_ratio = lanes_of("ratio", ratio, minimum=0.0)
-    numbers, start = numbers_of(
-        task,
-        parameterization,
-        {"margin0": margin0, "score_gap0": score_gap0, "imbalance_ov": imbalance_ov, "imbalance_qk": imbalance_qk},
-    )
+    begun = {
+        "margin0": margin0, "score_gap0": score_gap0, "imbalance_ov": imbalance_ov, "imbalance_qk": imbalance_qk,
+        "score_scale": score_scale,
+    }  # fmt: skip
+    numbers, start, _ = numbers_of(task, parameterization, begun)
     given = {"attention": attention, "margin": margin, "loss": loss}
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
@@ -192,7 +199,7 @@ def time_to(
 
     points = jnp.log(targets) if name == "loss" else targets
     solve = functools.partial(_solve, _INDEX[name], numbers, points)
-    traced = _validate.is_traced(lanes, tuple(start), targets)
+    traced = _validate.is_traced(lanes, numbers, targets)
     log_time = (solve(lanes) if traced else map_lanes(solve, [lanes])).log_time
     if not traced and np.isnan(log_time).any():
         i, j = np.argwhere(np.isnan(log_time))[0]
@@ -226,9 +233,9 @@ def _solve(index: str, numbers: Numbers, grid: Float[Array, " times"], ratio: Fl
 
 
 def blockwise(solve: Callable[[Float[Array, " lanes"]], Any], ratio: Float[Array, " lanes"]):
-    """Solves blocks of lanes one after the other."""
+    """Solves blocks of lanes one after the other; all at once where that is what the machine is made for."""
     lanes = ratio.shape[0]
-    if lanes <= _BLOCK:
+    if lanes <= _BLOCK or not on_cores():
         return solve(ratio)
     blocks = -(-lanes // _BLOCK)
     padded = jnp.concatenate([ratio, jnp.broadcast_to(ratio[-1], (blocks * _BLOCK - lanes,))])
@@ -236,15 +243,21 @@ def blockwise(solve: Callable[[Float[Array, " lanes"]], Any], ratio: Float[Array
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:lanes], result)
 
 
-def numbers_of(task: Task, parameterization: str, given: dict[str, Any]) -> tuple[Numbers, LineStart]:
+def numbers_of(
+    task: Task, parameterization: str, given: dict[str, Any]
+) -> tuple[Numbers, LineStart, dict[str, float | None]]:
+    """What all lanes share, the start, and both with the scale of the scores as settings."""
     found = closed_form_parameters(task, parameterization)
     for name, value in given.items():
         if _validate.is_traced(value) and jnp.ndim(value):
             raise InvalidInput(f"{name} has shape {jnp.shape(value)}; give a single number (jax.vmap takes more).")
-    start = line_start(parameterization, **given)
+    line = dict(given)
+    scale = ScoreScale.of(line.pop("score_scale", 1.0), parameterization, task)
+    start = line_start(parameterization, **line)
     check_start(parameterization, start)
-    orbit = orbit_per_ratio(parameterization, found, start)
-    return Numbers(orbit, math.log(found.distinct_types), start.score_gap0), start
+    orbit = orbit_per_ratio(parameterization, found, start, scale)
+    numbers = Numbers(orbit, math.log(found.distinct_types), start.score_gap0)
+    return numbers, start, {**start.plain, **scale.plain}
 
 
 def check_start(parameterization: str, start: LineStart) -> None:

@@ -85,8 +85,8 @@ def fixed_attention(
         raise InvalidInput(f"attention={lanes.max():.15g} is more than 1; give values up to 1.")
     index, grid = grid_of(times=times, log_times=log_times)
     given = times if times is not None else log_times
-    numbers, start = numbers_of(task, parameterization, {"margin0": margin0, "imbalance_ov": imbalance_ov})
-    del index, start
+    numbers, _, _ = numbers_of(task, parameterization, {"margin0": margin0, "imbalance_ov": imbalance_ov})
+    del index
     margin, lead, log_loss = _at_fixed_attention(numbers, lanes, jnp.asarray(grid))
     log_time = jnp.asarray(grid)
     if not np.ndim(given):
@@ -154,6 +154,7 @@ def frozen_gate(
     score_gap0: Any = None,
     imbalance_ov: Any = None,
     imbalance_qk: Any = None,
+    score_scale: float | str = 1.0,
 ) -> Trajectory:
     r"""The approximation that freezes the softmax gate: $\alpha = \alpha_0$ in both equations of motion.
 
@@ -175,6 +176,7 @@ def frozen_gate(
         score_gap0: score gap at the start.
         imbalance_ov: imbalance of a factorized output-value circuit.
         imbalance_qk: imbalance of a factorized query-key circuit.
+        score_scale: factor of the scores.
 
     Returns:
         A trajectory with `method="frozen-gate"`.
@@ -187,13 +189,13 @@ def frozen_gate(
     lanes, scalar = lanes_of("ratio", ratio, minimum=0.0)
     points = {"margins": margins, "losses": losses, "log_losses": log_losses}
     index, grid = grid_of(times=times, log_times=log_times, **points)
-    numbers, start = numbers_of(
-        task,
-        parameterization,
-        {"margin0": margin0, "score_gap0": score_gap0, "imbalance_ov": imbalance_ov, "imbalance_qk": imbalance_qk},
-    )
+    begun = {
+        "margin0": margin0, "score_gap0": score_gap0, "imbalance_ov": imbalance_ov, "imbalance_qk": imbalance_qk,
+        "score_scale": score_scale,
+    }  # fmt: skip
+    numbers, _, settings = numbers_of(task, parameterization, begun)
     solve = functools.partial(_solve_frozen_gate, index, numbers, grid)
-    if _validate.is_traced(lanes, tuple(start), grid):
+    if _validate.is_traced(lanes, numbers, grid):
         solution = solve(lanes)
     else:
         solution = map_lanes(solve, [lanes])
@@ -208,7 +210,7 @@ def frozen_gate(
         task=task,
         parameterization=parameterization,
         method="frozen-gate",
-        settings=start.plain,
+        settings=settings,
     )
     return trajectory.squeeze("ratio") if scalar else trajectory
 

@@ -12,6 +12,7 @@ from flowsim import _jax, _validate  # noqa: F401  float64 first
 from flowsim.circuits import AbstractCircuit, Factorized, Factors, Shape, split, split_matrix
 from flowsim.codegen import CompiledField, Parameters, compile
 from flowsim.errors import InvalidInput
+from flowsim.score_scale import ScoreScale
 from flowsim.solve.line_start import imbalances, line_start
 from flowsim.start import Start
 from flowsim.task import Task
@@ -24,7 +25,8 @@ class Beginning(NamedTuple):
     Attributes:
         field: the compiled field; its hidden sizes are those of the start.
         parameters: the task's numbers, ratio 1.
-        state: blocks and factors at time 0.
+        state: blocks and factors at time 0, of the flow without scale.
+        scale: of the scores.
         given: observed coordinates that were given as numbers and are exact; empty with `start=`.
         settings: the arguments as plain values.
     """
@@ -32,6 +34,7 @@ class Beginning(NamedTuple):
     field: CompiledField
     parameters: Parameters
     state: Float[Array, " state"]
+    scale: ScoreScale
     given: dict[str, Any]
     settings: dict[str, Any]
 
@@ -45,6 +48,7 @@ def begin(
     imbalance_ov: Any = None,
     imbalance_qk: Any = None,
     start: Start | None = None,
+    score_scale: Any = 1.0,
 ) -> Beginning:
     """The state at time 0.
 
@@ -57,6 +61,7 @@ def begin(
         imbalance_ov: imbalance of the factors of the output-value circuit; None for 0.
         imbalance_qk: imbalance of the factors of the query-key circuit; None for 0.
         start: blocks or factors, instead of margin and score gap.
+        score_scale: factor of the scores.
 
     Returns:
         The field, its parameters and the state.
@@ -65,21 +70,25 @@ def begin(
         InvalidInput: if both forms are given, a number cannot be used, the numbers do not determine the start, or a
             factorized part would never move.
     """
+    scale = ScoreScale.of(score_scale, parameterization, task)
     if start is not None:
-        return _from_start(task, parameterization, margin0, score_gap0, imbalance_ov, imbalance_qk, start)
+        begun = _from_start(task, parameterization, margin0, score_gap0, imbalance_ov, imbalance_qk, start)
+        n = begun.field.circuits.qk.size
+        scaled = jnp.concatenate([scale.state * begun.state[:n], begun.state[n:]])
+        return begun._replace(state=scaled, scale=scale, settings={**begun.settings, **scale.plain})
     line = line_start(
         parameterization, margin0=margin0, score_gap0=score_gap0, imbalance_ov=imbalance_ov, imbalance_qk=imbalance_qk
     )
     flow = derive(task, parameterization)
     field = compile(flow)
     parameters = field.parameters(task, 1.0)
-    settings = {**line.plain, "start": None}
+    settings = {**line.plain, "start": None, **scale.plain}
     if len(flow.coordinates.state) != 2:
         _refuse_line(task, flow, {"margin0": line.margin0, "score_gap0": line.score_gap0})
-        return Beginning(field, parameters, jnp.zeros(field.n_state), {}, settings)
-    numbers = tuple(jnp.asarray(number, dtype=float) for number in line)
+        return Beginning(field, parameters, jnp.zeros(field.n_state), scale, {}, settings)
+    numbers = tuple(jnp.asarray(number, dtype=float) for number in scale.line(line))
     given = {"score_gap": line.score_gap0, "margin": line.margin0}
-    return Beginning(field, parameters, _on_line(field, parameters, *numbers), given, settings)
+    return Beginning(field, parameters, _on_line(field, parameters, *numbers), scale, given, settings)
 
 
 def _refuse_line(task: Task, flow: Flow, numbers: dict[str, Any]) -> None:
@@ -185,7 +194,7 @@ def _from_start(task, parameterization, margin0, score_gap0, imbalance_ov, imbal
         },
         "start": start.plain,
     }
-    return Beginning(field, field.parameters(task, 1.0), jnp.concatenate(states), {}, settings)
+    return Beginning(field, field.parameters(task, 1.0), jnp.concatenate(states), ScoreScale(), {}, settings)
 
 
 def _explicit(shape: Shape, p: Any, q: Any) -> Factors:

@@ -24,6 +24,7 @@ from flowsim.circuits import AbstractCircuit
 from flowsim.codegen import CompiledField, Parameters
 from flowsim.errors import InvalidInput
 from flowsim.schedules import AbstractSchedule, schedule_of
+from flowsim.score_scale import ScoreScale
 
 NORMALIZED = {"qk": (True, False), "ov": (False, True), "both": (True, True)}
 
@@ -69,6 +70,11 @@ class Interventions(eqx.Module):
         numbers = {name: jnp.asarray(value, dtype=float) for name, value in decay.items()}
         return Interventions(chosen, **numbers, normalize=normalize, decays=decays)
 
+    def scaled(self, scale: ScoreScale) -> "Interventions":
+        """Those of the flow without scale, for scores that have one."""
+        gain = gain_of(scale, self)
+        return eqx.tree_at(lambda these: these.weight_decay_qk, self, self.weight_decay_qk / gain)
+
     @property
     def endless(self) -> bool:
         """Whether the velocity stays within float64 at any time: with a schedule alone it scales with the error."""
@@ -85,6 +91,11 @@ class Interventions(eqx.Module):
             },
             "normalize": self.normalize,
         }
+
+
+def gain_of(scale: ScoreScale, interventions: Interventions | None) -> Any:
+    """What a scale of the scores multiplies the ratio by."""
+    return scale.gain(interventions is not None and interventions.normalize in ("qk", "both"))
 
 
 Driven = Callable[[Array, Array, Array], Array]

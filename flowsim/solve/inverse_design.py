@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from flowsim import _jax, _validate
 from flowsim.errors import InvalidInput
+from flowsim.score_scale import ScoreScale
 from flowsim.solve.clocks import orbit_per_ratio, with_ratios
 from flowsim.solve.closed_form import closed_form_parameters
 from flowsim.solve.exact import check_start
@@ -34,6 +35,7 @@ def ratio_for(
     score_gap0: Any = None,
     imbalance_ov: Any = None,
     imbalance_qk: Any = None,
+    score_scale: float | str = 1.0,
 ) -> Array:
     r"""The ratio $\eta_{QK}/\eta_{OV}$ at which attention reaches a value exactly at a margin, a loss or a time.
 
@@ -52,6 +54,7 @@ def ratio_for(
         score_gap0: score gap at the start.
         imbalance_ov: imbalance of a factorized output-value circuit.
         imbalance_qk: imbalance of a factorized query-key circuit.
+        score_scale: factor of the scores.
 
     Returns:
         The ratio, of the shape to which attention and the margin, loss or time broadcast.
@@ -87,7 +90,7 @@ def ratio_for(
             "length, or a number."
         ) from error
     wanted, points = (np.broadcast_to(array, shape).reshape(-1) for array in (wanted, points))
-    orbit = orbit_per_ratio(parameterization, numbers, start)
+    orbit = orbit_per_ratio(parameterization, numbers, start, ScoreScale.of(score_scale, parameterization, task))
     ratio = np.asarray(
         _SOLVERS[name](orbit, math.log(numbers.distinct_types), jnp.asarray(wanted), jnp.asarray(points))
     )

@@ -1,7 +1,8 @@
-"""Many lanes on all cores: chunks that fit the caches, one compiled function, one thread for each core.
+"""Many lanes on whatever there is: on a CPU chunks that fit the caches, one thread for each core.
 
 XLA runs a loop on one core. Lanes are independent, so they are cut into chunks of one size, which are dispatched
 from a thread pool: as fast as one host device for each core, without asking the user to configure JAX beforehand.
+An accelerator runs all lanes of a call at once, so there they go in chunks as large as can be, one after the other.
 """
 
 import concurrent.futures
@@ -12,12 +13,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from flowsim import _jax  # noqa: F401  float64 first
 
 # Lanes of one call. A chunk's state fits the second-level cache, and a call is long enough to hide its overhead.
 CHUNK = 1024
+# The same where one call runs all its lanes side by side; what bounds it is memory.
+WIDE_CHUNK = 1 << 15
 
 
 # XLA uses half of the vector width of the processors that have 512 bits, which costs a tenth of the speed here.
@@ -51,7 +55,7 @@ def compile_lanes(function: Callable[..., Any]) -> Callable[..., Any]:
 @functools.cache
 def _options() -> dict[str, int] | None:
     """The compiler options of this backend and this version of XLA; options may go, results do not depend on them."""
-    if jax.default_backend() != "cpu":
+    if not on_cores():
         return None
     try:
         jax.jit(lambda x: x + 1, compiler_options=_WIDE)(0.0)
@@ -60,9 +64,14 @@ def _options() -> dict[str, int] | None:
     return _WIDE
 
 
+def on_cores() -> bool:
+    """Whether solvers run on a CPU, whose cores are to be filled by threads."""
+    return jax.default_backend() == "cpu"
+
+
 def padded(n: int) -> int:
-    """Lanes of the compiled function that solves `n` lanes: a power of two up to `CHUNK`, so that few sizes compile."""
-    return min(1 << (n - 1).bit_length(), CHUNK)
+    """Lanes of the compiled function that solves `n` lanes: a power of two up to a chunk, so that few sizes compile."""
+    return min(1 << (n - 1).bit_length(), CHUNK if on_cores() else WIDE_CHUNK)
 
 
 def map_lanes(solve: Callable[..., Any], lanes: Sequence[np.ndarray], size: int | None = None) -> Any:
@@ -72,19 +81,22 @@ def map_lanes(solve: Callable[..., Any], lanes: Sequence[np.ndarray], size: int 
         solve: takes arrays of shape `(chunk,)` and returns a pytree of arrays whose leading axis is `chunk`; compiled
             once for each chunk size.
         lanes: concrete arrays of shape `(n,)`.
-        size: lanes of a chunk; by default `padded(n)`.
+        size: lanes of a chunk on a CPU; by default `padded(n)`. Elsewhere a chunk is no smaller than that.
 
     Returns:
         What `solve` returns, with leading axis `n`.
     """
     n = len(lanes[0])
-    size = size or padded(n)
+    size = (size or padded(n)) if on_cores() else max(size or 1, padded(n))
     whole = -(-n // size) * size
     # padding repeats the last lane, which costs no more steps than its original
     full = [np.concatenate([lane, np.repeat(lane[-1:], whole - n)]) for lane in lanes]
     if whole == size:
         only = solve(*full)
         return only if n == size else jax.tree.map(lambda array: array[:n], only)
+    if not on_cores():
+        chunks = [solve(*(lane[begin : begin + size] for lane in full)) for begin in range(0, whole, size)]
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts)[:n], *chunks)
 
     one_at_a_time = threading.Lock()
     results: list[np.ndarray] = []
@@ -101,12 +113,13 @@ def map_lanes(solve: Callable[..., Any], lanes: Sequence[np.ndarray], size: int 
             result[begin : begin + size] = np.asarray(leaf)
         return structure
 
-    with concurrent.futures.ThreadPoolExecutor(_cores()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
         structures = list(pool.map(work, range(0, whole, size)))
     return jax.tree.unflatten(structures[0], [jax.device_put(result[:n], may_alias=True) for result in results])
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

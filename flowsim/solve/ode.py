@@ -17,7 +17,7 @@ from flowsim.solve.driven import CHUNK as DRIVEN_CHUNK
 from flowsim.solve.driven import check_horizon, solve_driven
 from flowsim.solve.fixed_grid import BRIEF
 from flowsim.solve.initial import Beginning, begin
-from flowsim.solve.interventions import Interventions, check_step
+from flowsim.solve.interventions import Interventions, check_step, gain_of
 from flowsim.solve.lanes import compile_lanes, map_lanes, padded
 from flowsim.solve.reduced import Solution, observe, solve_reduced
 from flowsim.solve.runge_kutta import State
@@ -43,6 +43,7 @@ def integrate(
     imbalance_ov: Any = None,
     imbalance_qk: Any = None,
     start: Start | None = None,
+    score_scale: float | str = 1.0,
     schedule: Any = None,
     weight_decay_qk: Any = 0.0,
     weight_decay_ov: Any = 0.0,
@@ -73,6 +74,8 @@ def integrate(
             either sign; positive means that $W_O$ is the larger factor. By default 0.
         imbalance_qk: the same of a factorized query-key circuit, $W_K$ against $W_Q$.
         start: blocks or factors of the start, for any task, instead of `margin0` and `score_gap0`.
+        score_scale: factor $s$ of the scores, above 0, or `"1/sqrt(d)"` with the dimension of orthonormal embeddings;
+            score gaps are those of the scores, blocks, imbalances and decays those of the matrices.
         schedule: how the ratio changes: a `flowsim.schedules` object, or any function from gradient-flow time to a
             factor of `ratio`.
         weight_decay_qk: decay rate $\mu$ of the query-key circuit, $\dot B = -\eta (G + \mu B)$; of both factors, where
@@ -111,19 +114,23 @@ def integrate(
         imbalance_ov=imbalance_ov,
         imbalance_qk=imbalance_qk,
         start=start,
+        score_scale=score_scale,
     )
     field, parameters = begun.field, begun.parameters
     interventions = Interventions.of(schedule, weight_decay_qk, weight_decay_ov, normalize)
     step, order = check_step(step, order)
     y0, gap0 = _motion(begun)
+    effective = ratios * gain_of(begun.scale, interventions)
 
     if interventions is not None or order:
-        solution = _solve_driven(begun, interventions, step, order, ratios, grid, tol, max_steps)
-    elif _validate.is_traced(ratios, grid, y0):
-        batch = tuple(jnp.broadcast_to(y, ratios.shape) for y in y0)
-        solution = _differentiable(field, parameters._replace(ratio=ratios), batch, jnp.asarray(grid), tol, max_steps)
+        solution = _solve_driven(begun, interventions, step, order, effective, grid, tol, max_steps)
+    elif _validate.is_traced(effective, grid, y0):
+        batch = tuple(jnp.broadcast_to(y, effective.shape) for y in y0)
+        solution = _differentiable(
+            field, parameters._replace(ratio=effective), batch, jnp.asarray(grid), tol, max_steps
+        )
     else:
-        solution = _solve(field, parameters, ratios, y0, jnp.asarray(grid), tol, max_steps)
+        solution = _solve(field, parameters, effective, y0, jnp.asarray(grid), tol, max_steps)
     change = solution.score_gap_change
     arrays = solution._asdict()
     violation = arrays.pop("imbalance_violation")
@@ -154,6 +161,7 @@ _differentiable = jax.jit(solve_reduced, static_argnums=0)
 
 def _solve_driven(begun: Beginning, interventions, step, order, ratios, grid, tol, max_steps) -> Solution:
     """Solves lanes under interventions or with finite steps."""
+    interventions = None if interventions is None else interventions.scaled(begun.scale)
     # numbers as arrays, so that new ones do not compile again
     step, tol, max_steps = (jnp.asarray(number, dtype=float) for number in (step, tol, max_steps))
     shared = (begun.parameters, begun.state, jnp.asarray(grid), interventions, step, tol, max_steps)

@@ -42,11 +42,13 @@ class Judge(NamedTuple):
         window: number of steps over which losses are averaged.
         above_start: a loss has risen if it exceeds the one at the start times this ...
         above_ignorance: ... and the loss of a model that knows nothing times this.
+        entries: whether a step looks at the entries of the state; not where one that is not finite makes the loss NaN.
     """
 
     window: int
     above_start: float
     above_ignorance: float
+    entries: bool = True
 
 
 STRICT = Judge(1, 1 + _ROUNDING, 0.0)
@@ -107,7 +109,7 @@ class Progress(NamedTuple, Generic[State]):
         loss0 = jnp.where(first, loss, self.loss0)
         mean = loss if judge.window == 1 else jnp.where(first, loss, self.mean + (loss - self.mean) / judge.window)
         alive = self.alive & jnp.isfinite(loss) & (mean <= EXPLOSION * jnp.maximum(loss0, self.ignorance))
-        for leaf in jax.tree.leaves(eqx.filter(self.state, eqx.is_inexact_array)):
+        for leaf in jax.tree.leaves(eqx.filter(self.state, eqx.is_inexact_array)) if judge.entries else ():
             alive &= jnp.all(jnp.isfinite(leaf))
         low = alive & (mean <= jnp.maximum(loss0 * judge.above_start, self.ignorance * judge.above_ignorance))
         return self._replace(
@@ -200,7 +202,8 @@ def stretch(
         advance: as for `run_steps`.
         observe: as for `run_steps`.
         progress: where to start.
-        gaps: number of steps to each point of the grid from the previous one; 0 looks again without a step.
+        gaps: number of steps to each point of the grid from the previous one; at a gap of 0, which fills up a grid,
+            nothing is done and what was seen is 0.
         judge: how divergence is recognized.
 
     Returns:
@@ -213,7 +216,8 @@ def stretch(
 
     def segment(progress: Progress[State], gap):
         progress = jax.lax.fori_loop(0, gap, step, progress)
-        record, loss = observe(progress.state)
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(observe, progress.state))
+        record, loss = jax.lax.cond(gap > 0, observe, lambda _: nothing, progress.state)
         return progress, Seen(record, progress.step, loss)
 
     return jax.lax.scan(segment, progress, gaps)
@@ -230,7 +234,7 @@ def conclude(progress: Progress[State], seen: Seen[Record], judge: Judge = STRIC
     Returns:
         The records, NaN from the divergence on, and the status.
     """
-    last = progress.judged(seen.losses[-1], judge)
+    last = progress.judged(seen.losses[-1], judge._replace(entries=True))
     diverged = ~last.alive | (last.low < last.step)
     n_steps = jnp.where(last.alive, last.low, last.sound)  # `low` is the last step if nothing diverged
 

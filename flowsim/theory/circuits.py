@@ -190,16 +190,18 @@ class Kind(NamedTuple):
         word: its name in sentences.
         symbolic: makes the circuit from hidden sizes.
         numeric: name of its class in `flowsim.circuits`.
+        degree: number of trained matrices whose product its matrix is.
     """
 
     word: str
     symbolic: Callable[[Hidden], AbstractCircuit]
     numeric: str
+    degree: int
 
 
 KINDS: Mapping[str, Kind] = {
-    "C": Kind("collapsed", lambda _: Collapsed(), "Collapsed"),
-    "F": Kind("factorized", Factorized, "Factorized"),
+    "C": Kind("collapsed", lambda _: Collapsed(), "Collapsed", 1),
+    "F": Kind("factorized", Factorized, "Factorized", 2),
 }
 
 

@@ -1,6 +1,7 @@
 """The loop around the compiled stretches: parts that fit the memory, checkpoints, progress, Ctrl-C."""
 
 import contextlib
+import functools
 import pathlib
 import signal
 import sys
@@ -17,7 +18,7 @@ from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.errors import InvalidInput
 from flowsim.models import Circuits
 from flowsim.solve.finite import Record
-from flowsim.solve.stepping import Seen, conclude
+from flowsim.solve.stepping import Judge, Run, Seen, conclude
 from flowsim.status import Status
 from flowsim.training import checkpoint
 from flowsim.training import machine as machines
@@ -66,6 +67,11 @@ class Journal(NamedTuple):
     resume: bool
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _conclude(judge: Judge, progress: Any, seen: Seen[Record]) -> Run[Any, Record]:
+    return jax.vmap(lambda progress, seen: conclude(progress, seen, judge))(progress, seen)
+
+
 class _Results:
     """Records of all runs, filled as they come."""
 
@@ -95,9 +101,7 @@ class _Results:
         points = int(self.points[part][0])
         records = jax.tree.unflatten(self.structure, [leaf[part, :points] for leaf in self.leaves])
         steps = np.broadcast_to(self.grid[:points], (losses.size, points))
-        ended = jax.vmap(lambda progress, seen: conclude(progress, seen, judge))(
-            carries.progress, Seen(records, jnp.asarray(steps), jnp.asarray(losses[:, None]))
-        )
+        ended = _conclude(judge, carries.progress, Seen(records, jnp.asarray(steps), jnp.asarray(losses[:, None])))
         interrupted = points < self.grid.size
         good = int(Status.INTERRUPTED if interrupted else Status.OK)
         self.status[part] = np.where(np.asarray(ended.status) == Status.OK, good, np.asarray(ended.status))
@@ -206,7 +210,7 @@ def _run_part(
         carries, seen = machine.go_on(carries, gaps)
         seconds = time.perf_counter() - begin
         taken = int(stops[-1]) - step
-        step, last = int(stops[-1]), seen.losses[:, -1]
+        step, last = int(stops[-1]), seen.losses[:, stops.size - 1]
         results.add(part, seen.records, at, kept)
         at += kept
         show(taken * (part.stop - part.start))

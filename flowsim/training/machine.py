@@ -16,12 +16,14 @@ from jax.sharding import PartitionSpec as P
 
 from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.errors import InvalidInput
-from flowsim.solve.lanes import compile_lanes
+from flowsim.solve.lanes import compile_lanes, cores
 from flowsim.symmetric import Layout
 from flowsim.task import Task
 from flowsim.training.step import Carry, Fixed, Lane, Program, chunk_go_on, chunk_start
 
 GIB = 2**30
+# Runs that a core takes side by side: few enough for its cache, enough to hide the overhead of a call.
+CHUNK = 32
 
 Device: TypeAlias = Any  # `jax.Device` is a variable to type checkers
 
@@ -29,16 +31,17 @@ Device: TypeAlias = Any  # `jax.Device` is a variable to type checkers
 class Machine:
     """Starts and advances the runs of one part.
 
-    On one CPU device the runs are cut into one chunk for each core, dispatched from threads; over several devices they
-    are one array, sharded. The arithmetic of a run does not depend on it.
+    On one CPU device the runs are cut into chunks, at least one for each core, dispatched from threads; over several
+    devices they are arrays, sharded. The arithmetic of a run does not depend on it.
     """
 
     def __init__(self, program: Program, fixed: Fixed, lanes: Lane, devices: Sequence[Device]):
         self._program, self._devices = program, tuple(devices)
         self._n = int(np.size(lanes.ratio))
-        threads = _cores() if len(devices) == 1 and self._devices[0].platform == "cpu" else 1
-        self._chunks = min(threads, self._n)
-        per_chunk = -(-self._n // self._chunks)
+        threads = cores() if len(devices) == 1 and self._devices[0].platform == "cpu" else 1
+        per_chunk = -(-self._n // min(threads, self._n))
+        if self._devices[0].platform == "cpu":
+            per_chunk = min(per_chunk, CHUNK * len(devices))
         per_chunk = -(-per_chunk // len(devices)) * len(devices)
         self._chunks = -(-self._n // per_chunk)
         whole = per_chunk * self._chunks
@@ -110,14 +113,15 @@ class Machine:
                 result = call(i)
             return jax.block_until_ready(result)  # in the thread: what one thread has queued runs one after another
 
-        with concurrent.futures.ThreadPoolExecutor(self._chunks) as pool:
+        workers = 1 if self._spread else min(self._chunks, cores())  # sharded arrays keep all devices busy as it is
+        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
             return list(pool.map(work, range(self._chunks)))
 
 
 def memory(program: Program, fixed: Fixed, lanes: Lane, points: int) -> int:
     """Bytes that one run takes at a time, estimated: parameters and what a step makes of them, activations, records."""
     one = Lane(*(np.asarray(array)[:1] for array in lanes))
-    carry = jax.eval_shape(functools.partial(chunk_start, program), fixed, one)
+    carry: Any = _start.eval_shape(program, fixed, one)
     layout, examples = program.plan.layout, fixed.examples
     itemsize = examples.evaluation.weights.dtype.itemsize
     rows = max(examples.evaluation.weights.shape[1], program.source.batch or 0)
@@ -150,10 +154,15 @@ def refuse_too_large(task: Task, devices: Sequence[Device]) -> None:
 
 
 def memory_limit(devices: Sequence[Device]) -> int:
-    """Bytes that training may take: three quarters of the devices' memory, or of the machine's for CPU devices."""
-    if devices[0].platform == "cpu":
+    """Bytes that training may take: three quarters of the devices' memory, or of the machine's where they have none.
+
+    CPU devices share the machine's memory, and some backends do not say how much of their own they have.
+    """
+    own = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
+    known = [limit for limit in own if limit is not None]
+    if len(known) < len(own):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4
-    return sum(device.memory_stats()["bytes_limit"] for device in devices) * 3 // 4
+    return sum(known) * 3 // 4
 
 
 def _bytes(tree: Any, axis: int = 0) -> int:
@@ -165,11 +174,14 @@ def _mesh(devices: tuple[Device, ...]) -> Mesh:
     return Mesh(np.array(devices), ("lanes",))
 
 
+_start = jax.jit(chunk_start, static_argnums=0)
+
+
 @functools.cache
 def _compiled(devices: tuple[Device, ...]) -> tuple[Callable[..., Carry], Callable[..., Any]]:
     """`chunk_start` and `chunk_go_on`, compiled for some devices; the program is static."""
     if len(devices) == 1:
-        return jax.jit(chunk_start, static_argnums=0), compile_lanes(chunk_go_on)
+        return _start, compile_lanes(chunk_go_on)
     mesh, own, all_ = _mesh(devices), P("lanes"), P()
 
     def start(program: Program, fixed: Fixed, lanes: Lane) -> Carry:
@@ -184,7 +196,3 @@ def _compiled(devices: tuple[Device, ...]) -> tuple[Callable[..., Carry], Callab
         )
 
     return jax.jit(start, static_argnums=0), jax.jit(go_on, static_argnums=0)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

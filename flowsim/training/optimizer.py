@@ -50,6 +50,15 @@ class Optimizer(NamedTuple):
     lr_schedule: Schedule | None
     independent: bool
 
+    def remembers(self, circuits: Circuits) -> bool:
+        """Whether the direction depends on more than the gradient: numbers that may cease to be finite by themselves.
+
+        Args:
+            circuits: the parameters.
+        """
+        memory = jax.eval_shape(self.direction.init, tuple(circuits))
+        return any(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves(memory))
+
     def step(
         self,
         circuits: Circuits,

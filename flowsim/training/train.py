@@ -13,6 +13,7 @@ from flowsim import _checks, _jax, _validate
 from flowsim.errors import InvalidInput
 from flowsim.models import Embedding
 from flowsim.schedules import schedule_of
+from flowsim.score_scale import ScoreScale
 from flowsim.solve.finite import Lanes, Record
 from flowsim.solve.stepping import LOOSE, STRICT, Run
 from flowsim.start import Start
@@ -175,7 +176,7 @@ def train(
         )
     layout = Layout.of(task)
     vectors, d, vector_settings = _embedding(task, layout, embedding, precision)
-    scale = _score_scale(score_scale, layout, task, d)
+    scale = ScoreScale.of(score_scale, name, task, d)
     circuits, start_settings = circuits_at_start(
         task,
         name,
@@ -189,17 +190,19 @@ def train(
             "imbalance_qk": imbalance_qk,
         },
         embedded=d is not None,
-        score_scale=scale,
+        score_scale=scale.value,
         dtype=precision,
     )
     chosen, decays, optimizer_settings = optimizer_of(optimizer, lr_schedule, weight_decay_qk, weight_decay_ov, decay)
     ratio_schedule = schedule_of(schedule)
     judge = STRICT if not source.noisy and decays is None else LOOSE
+    # the loss on counts tells of every parameter, not of what an optimizer remembers
+    judge = judge._replace(entries=form != "counts" or chosen.remembers(circuits))
     program = Program(Plan.of(task), source, chosen, judge)
     fixed = Fixed(
         sequences,
         vectors,
-        jnp.asarray(scale, precision),
+        jnp.asarray(scale.value, precision),
         None if decays is None else (jnp.asarray(decays[0]), jnp.asarray(decays[1])),
         ratio_schedule,
         circuits,
@@ -210,7 +213,7 @@ def train(
         "hidden_qk": hidden_qk,
         "hidden_ov": hidden_ov,
         **vector_settings,
-        "score_scale": scale,
+        **scale.plain,
         **optimizer_settings,
         "schedule": None if ratio_schedule is None else ratio_schedule.plain,
         "dtype": precision.name,
@@ -305,14 +308,6 @@ def _embedding(
         table = jnp.asarray(array, dtype)
     queries = table[-layout.queries :]  # an attended query is the last group of tokens
     return Embedding(table[: layout.tokens], queries), table.shape[1], {"embedding": plain}
-
-
-def _score_scale(given: Any, layout: Layout, task: Task, d: int | None) -> float:
-    if isinstance(given, str):
-        _validate.one_of("score_scale", given, ("1/sqrt(d)",))
-        rows = layout.tokens + (0 if task.attend_query else layout.queries)
-        return (rows if d is None else d) ** -0.5
-    return _validate.real("score_scale", given, above=0.0)
 
 
 def _precision(dtype: Any) -> np.dtype:

@@ -1,5 +1,7 @@
 r"""The role of the ratio: $d\alpha/dr > 0$, sharper attention at equal performance, and where that ends (Lemma 3)."""
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 
@@ -42,11 +44,12 @@ def measure(task: Task) -> xr.Dataset:
     )
 
 
-def _needed(task: Task, name: str, wanted: np.ndarray, **point: tuple[float, ...]) -> np.ndarray:
-    """The ratio for every attention at every point."""
+def _needed(task: Task, name: str, wanted: np.ndarray, **point: Any) -> np.ndarray:
+    """The ratio for every attention at every point, which is one keyword of `ratio_for` with its values."""
     ((what, values),) = point.items()
     attention, at = np.meshgrid(wanted, values, indexing="ij")
-    return np.asarray(ratio_for(task, name, attention=attention.ravel(), **{what: at.ravel()})).reshape(at.shape)
+    at_points: dict[str, Any] = {what: at.ravel()}
+    return np.asarray(ratio_for(task, name, attention=attention.ravel(), **at_points)).reshape(at.shape)
 
 
 def findings(dataset: xr.Dataset) -> list[Finding]:
