@@ -63,10 +63,10 @@ def _heat_map(ax: Axes, panel: xr.Dataset, norm: LogNorm) -> None:
     a, p = panel.attention.mean("example"), panel.probability.mean("example")
     ax.plot(a, p, ls="", marker="o", ms=3.2, mfc="white", mec="black", mew=0.5, alpha=0.9, clip_on=False, zorder=4)
     lost = int(a.isnull().sum())
-    text = rf"$\bar\alpha = {float(a.mean()):.3f} \pm {float(a.std(ddof=1)):.3f}$"
+    text = rf"$\bar\alpha = {float(a.mean()):.3f}$" + "\n" + rf"$\pm\,{float(a.std(ddof=1)):.3f}$"
     if lost:
         text += f"\n{lost} of {a.size} seeds diverged"
-    ax.text(0.04, 0.05, text, transform=ax.transAxes, fontsize=8)
+    ax.text(0.04, 0.05, text, transform=ax.transAxes, fontsize=8, linespacing=1.4)
     ax.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1), aspect="equal")
 
 

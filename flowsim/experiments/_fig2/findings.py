@@ -142,14 +142,13 @@ def _ordering(dataset: xr.Dataset) -> list[Finding]:
     for above in dataset.above.values.tolist():
         difference = dataset.scan_difference.sel(above=above)
         learnt = dataset.scan_learnt.sel(above=above) == 1
-        n = int(learnt.sum())
-        holds = int(((difference > 0) & learnt).sum())
-        if not n:
-            told = "nowhere in the scan have both learnt the task"
-        else:
-            lost = difference.where(learnt & (difference <= 0))
-            where = "; it reverses nowhere" if holds == n else f"; it reverses {_range(lost)}"
-            told = f"at {holds} of {n} points of the scan (rate, mixture, start) where both have learnt{where}"
+        n, holds = int(learnt.sum()), int(((difference > 0) & learnt).sum())
+        told = "nowhere in the scan have both learnt the task"
+        if n:
+            told = (
+                f"at {holds} of {n} points of the scan (rate, start, mixture) where both have learnt; "
+                f"{_by_mixture(difference, learnt)}{_most_reversed(difference.where(learnt))}"
+            )
         made.append(
             _finding(
                 f"{above} attends more than FAFO",
@@ -162,14 +161,23 @@ def _ordering(dataset: xr.Dataset) -> list[Finding]:
     return made
 
 
-def _range(values: xr.DataArray) -> str:
-    """Where the entries that are not NaN lie, as ranges of the coordinates, with their number along each."""
+def _by_mixture(difference: xr.DataArray, learnt: xr.DataArray) -> str:
+    """At how many of the points of each mixture weight the difference is positive."""
     parts = []
-    for name in ("lr", "gamma", "init"):
-        here = values[name].values[values.notnull().any([other for other in values.dims if other != name]).values]
-        parts.append(f"{name} {here.min():g}" + (f" to {here.max():g}" if here.size > 1 else ""))
-    most = float(values.min())
-    return f"within {', '.join(parts)}, at most by {-most:.2f}"
+    for gamma in difference.gamma.values:
+        here = learnt.sel(gamma=gamma)
+        parts.append(f"{int(((difference.sel(gamma=gamma) > 0) & here).sum())} of {int(here.sum())} at gamma {gamma:g}")
+    return ", ".join(parts)
+
+
+def _most_reversed(difference: xr.DataArray) -> str:
+    """Where the difference is most negative; empty if it is nowhere negative."""
+    lowest = float(difference.min())
+    if not lowest < 0:
+        return ""
+    at = np.unravel_index(int(np.nanargmin(difference.values)), difference.shape)
+    place = {str(dim): float(difference[dim][k]) for dim, k in zip(difference.dims, at, strict=True)}
+    return f"; {lowest:.2f} at gamma {place['gamma']:g}, start {place['init']:g}, rate {place['lr']:g}"
 
 
 def _reversal(dataset: xr.Dataset) -> Finding:
