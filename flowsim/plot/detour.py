@@ -17,7 +17,7 @@ _RATIO = r"ratio $\eta_{QK}/\eta_{OV}$"
 _CRITICAL: dict[str, Any] = {"color": "black", "lw": 1.0, "ls": (0, (5, 2))}
 _TRAINED: dict[str, Any] = {"ls": "", "marker": "x", "ms": 6, "mew": 1.4}
 _BUDGETS = ("#000000", "#0072B2", "#009E73", "#CC79A7", "#6b6b6b")
-_RATIOS = ("#009E73", "#D55E00", "#0072B2", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_RATIOS = ("#56B4E9", "#E69F00", "#D55E00", "#CC79A7", "#0072B2", "#009E73", "#000000")
 
 
 def detour_map(dataset: Any) -> Figure:
