@@ -1,8 +1,10 @@
 """Random starts against the symmetric reduction: bands over the seeds, and the isotypic parts of the deviation."""
 
+import matplotlib as mpl
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from flowsim.errors import InvalidInput
@@ -52,7 +54,8 @@ def random_starts(dataset: xr.Dataset, scale: float | None = None) -> Figure:
     from flowsim.experiments._random_starts.reading import deviation
 
     widths = dataset.width.values
-    colours = dict(zip(scales, style.colours(list(scales)).values(), strict=False))
+    shades = mpl.colormaps["Greys"](np.linspace(0.4, 0.95, len(scales)))  # colours are for the types
+    colours = {value: to_hex(shade) for value, shade in zip(scales, shades, strict=True)}
     with style.style():
         figure, axes = style.panels(4, len(widths), height=2.1)
         for column, width in zip(axes.T, widths, strict=True):
