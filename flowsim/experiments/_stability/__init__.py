@@ -70,10 +70,10 @@ class StabilitySettings:
     last_time: float = 1e4
     points: int = 61
     check_ratio: float = 5.0
-    check_times: tuple[float, float] = (1.0, 300.0)
-    check_lr: float = 0.05
+    check_times: tuple[float, float] = (1.0, 200.0)
+    check_lr: float = 0.1
     epsilon: float = 1e-4
-    scales: tuple[float, ...] = (0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+    scales: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.2, 0.5, 1.0)
     seeds: int = 16
     tolerance_lr: float = 0.5
     tolerance_time: float = 1000.0
