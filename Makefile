@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run four figures test test-all check bench device-check clean
+.PHONY: help run four reproduce figures gallery test test-all check bench device-check clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -21,8 +21,15 @@ run: $(STAMP)  ## derive, solve, train and judge four learning-rate ratios; writ
 four: $(STAMP)  ## the same for all four parameterizations side by side (minutes); writes results-four/
 	$(BIN)/flowsim verify --parameterization all --out results-four --overwrite
 
+reproduce: $(STAMP)  ## the paper's synthetic results and what it left open (a quarter of an hour); writes reproduced/
+	$(BIN)/flowsim reproduce all --out reproduced
+
 figures: $(STAMP)  ## draw the figures of the README again, into docs/figures/ (minutes)
 	$(BIN)/python docs/draw_figures.py
+
+gallery: reproduce  ## draw the figures of docs/gallery.md again, into docs/figures/ (minutes more)
+	test -d reproduced/random-starts || $(BIN)/flowsim reproduce random-starts --out reproduced/random-starts
+	$(BIN)/python docs/draw_gallery.py reproduced
 
 test: $(STAMP)  ## the default test suite (minutes)
 	$(BIN)/python -m pytest -n auto --dist loadfile
@@ -42,4 +49,4 @@ device-check: $(STAMP)  ## parity with stored results, speed and memory on the d
 	$(BIN)/flowsim device-check
 
 clean:  ## remove the environment, caches and results
-	rm -rf $(VENV) results results-four .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) results results-four reproduced .pytest_cache .ruff_cache .hypothesis .benchmarks

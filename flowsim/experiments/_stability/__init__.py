@@ -13,7 +13,14 @@ from flowsim.context import FixedContext
 from flowsim.errors import InvalidInput
 from flowsim.experiments._experiment import Experiment, Report
 from flowsim.experiments._stability.directions import SYMMETRIC, kinds
-from flowsim.experiments._stability.linearized import Propagated, growth, propagate, stacked, symmetric_start
+from flowsim.experiments._stability.linearized import (
+    Propagated,
+    growth,
+    propagate,
+    stacked,
+    symmetric_start,
+    type_numbers,
+)
 from flowsim.experiments._stability.moments import second_moments
 from flowsim.experiments._stability.noisy_starts import tolerance
 from flowsim.experiments._stability.reading import findings
@@ -147,7 +154,8 @@ def stability(settings: StabilitySettings | None = None, report: Report | None =
         `log_growth`, the logarithm of the largest factor by which a perturbation of a type has grown in parameter
         space, and `exponent`, its derivative by $\ln t$, over (parameterization, population, ratio, type, time); NaN
         where a parameterization does not have the type. `base_growth` is the same of the symmetric parameters (NaN for
-        a start at zero), `leakage` how far types mix, which is rounding. `predicted` and `trained` are the growth of
+        a start at zero), `leakage` how far velocities lead out of a type, which is
+        rounding. `predicted` and `trained` are the growth of
         one perturbation of each type, and `deviation` how far runs from random starts are from the reduction.
     """
     settings = StabilitySettings() if settings is None else settings
@@ -168,7 +176,7 @@ def stability(settings: StabilitySettings | None = None, report: Report | None =
         vectors, parts = stacked(found)
         start = symmetric_start(task, name, **widths)
         say("linearizing", 0)
-        flow = _all_populations(task, start, vectors, settings.ratios, times)
+        flow = _all_populations(task, start, vectors, type_numbers(found), settings.ratios, times)
         size0 = math.sqrt(sum(float(jnp.sum(array**2)) for array in jax.tree.leaves(start)))
         each.append(_grown(flow, found, parts, times, size0))
         say("checking", 1)
@@ -201,7 +209,7 @@ def stability(settings: StabilitySettings | None = None, report: Report | None =
 
 
 def _all_populations(
-    task: Task, start, vectors: np.ndarray, ratios: tuple[float, ...], times: np.ndarray
+    task: Task, start, vectors: np.ndarray, types: np.ndarray, ratios: tuple[float, ...], times: np.ndarray
 ) -> Propagated:
     """Both populations in one compiled function: the mean counts are as many sequences as the second moments take."""
     sampled, mean = second_moments(task), data.population(task)
@@ -209,7 +217,7 @@ def _all_populations(
     repeated = jax.tree.map(lambda array: jnp.concatenate([array] * copies), mean)
     repeated = dataclasses.replace(repeated, weights=repeated.weights / copies)
     both = [
-        propagate(start, batch, jnp.asarray(vectors), jnp.asarray(ratios), jnp.asarray(times), _TOL)
+        propagate(start, batch, jnp.asarray(vectors), jnp.asarray(ratios), jnp.asarray(times), types, _TOL)
         for batch in (repeated, sampled)
     ]
     return jax.tree.map(lambda *arrays: np.stack(arrays), *both)
@@ -219,13 +227,7 @@ def _grown(flow: Propagated, found, parts, times: np.ndarray, size0: float) -> x
     kept = [(kind, part) for kind, part in zip(found, parts, strict=True) if kind.name != SYMMETRIC]
     lines = np.stack([growth(flow, part) for _, part in kept], axis=-2)
     base = np.log(np.asarray(flow.sizes))
-    inside = np.zeros((sum(len(kind.vectors) for kind in found),) * 2, dtype=bool)
-    for part in parts:
-        inside[part, part] = True
-    coordinates = np.asarray(flow.coordinates)
-    size = np.linalg.norm(coordinates, axis=-1)
-    mixed = np.linalg.norm(np.where(inside, 0.0, coordinates), axis=-1) / size
-    leakage = np.maximum(mixed, flow.leakage)
+    leakage = np.asarray(flow.leakage)
     relative = base - math.log(size0) if size0 > 0 else np.full(base.shape, np.nan)
     axes = ("population", "ratio", "type", "time")
     return xr.Dataset(
@@ -247,7 +249,7 @@ def _described(dataset: xr.Dataset, settings: StabilitySettings) -> xr.Dataset:
         "exponent": "d ln growth / d ln t",
         "dimension": "dimension of the representation",
         "base_growth": "ln of the growth of the symmetric parameters",
-        "leakage": "part of a perturbation that left its type",
+        "leakage": "part of the velocity that leads out of the type",
         "predicted": "ln distance from symmetric matrices, linearized flow",
         "trained": "ln distance from symmetric matrices, training",
         "deviation_attention": "largest relative deviation of attention from the reduction so far",

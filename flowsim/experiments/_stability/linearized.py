@@ -2,10 +2,13 @@ r"""What small perturbations of each isotypic type become along the symmetric tr
 
 Base and perturbations are integrated together on the clock $\ln(1 + t)$: the base by the full gradient field (the
 derivative of the cross-entropy of the full matrices or factors), a perturbation by that field's Jacobian-vector
-product. Nothing of the reduction is used, so that it is a result that types do not mix.
+product. Nothing of the reduction is used: how far both lead out of their types is measured all along the way. What
+leads out, which is rounding, is then left out, for it would grow like any other perturbation: by more than $10^{15}$
+where the ratio is large, and the base would not be symmetric any more.
 """
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import diffrax
@@ -13,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.data import Batch
@@ -34,7 +37,8 @@ class Propagated(NamedTuple):
         matrices: both matrices of the base, flattened, query-key first.
         sizes: norm of the base's parameters.
         coordinates: of what each direction has become, in all directions.
-        leakage: norm of what lies outside of all of them, relative to the whole.
+        leakage: how much of its velocity leads out of its type, relative to the fastest of all perturbations (per
+            norm); never less than what leads the base out of the symmetric ones.
         moved: by how much each perturbation has moved the matrices, to first order.
     """
 
@@ -72,6 +76,7 @@ def propagate(
     vectors: Float[Array, "directions parameters"],
     ratios: Float[Array, " ratio"],
     times: Float[Array, " time"],
+    types: Int[Array, " directions"],
     tol: float = 1e-8,
 ) -> Propagated:
     """Integrates base and perturbations.
@@ -82,6 +87,7 @@ def propagate(
         vectors: the perturbations, orthonormal.
         ratios: learning-rate ratios.
         times: gradient-flow times, increasing, 0 or more.
+        types: number of each perturbation's type; 0 is the symmetric one.
         tol: relative tolerance of a step.
 
     Returns:
@@ -93,11 +99,29 @@ def propagate(
         circuits = unravel(parameters)
         return jnp.concatenate([circuits.qk.matrix().ravel(), circuits.ov.matrix().ravel()])
 
+    alike = types[:, None] == types[None, :]
+    symmetric = types == 0
+
+    def full_velocity(base: Array, ratio: Array) -> tuple[Array, Callable[[Array], Array]]:
+        return jax.linearize(lambda y: ravel_pytree(velocity(unravel(y), batch, ratio))[0], base)
+
     def one(ratio: Array) -> Propagated:
         def field(clock: Array, state: tuple[Array, Array], _: None) -> tuple[Array, Array]:
-            base, tangents = state
-            moves, push = jax.linearize(lambda y: ravel_pytree(velocity(unravel(y), batch, ratio))[0], base)
-            return jnp.exp(clock) * moves, jnp.exp(clock) * jax.vmap(push)(tangents)
+            base, coordinates = state
+            moves, push = full_velocity(base @ vectors, ratio)
+            pushed = jax.vmap(push)(coordinates @ vectors) @ vectors.T
+            return jnp.exp(clock) * jnp.where(symmetric, vectors @ moves, 0.0), jnp.exp(clock) * jnp.where(
+                alike, pushed, 0.0
+            )
+
+        def leads_out(base: Array, coordinates: Array) -> Array:
+            moves, push = full_velocity(base @ vectors, ratio)
+            pushed = jax.vmap(push)(coordinates @ vectors)
+            sizes = jnp.linalg.norm(coordinates, axis=-1)
+            fastest = jnp.max(jnp.linalg.norm(pushed, axis=-1) / sizes)
+            outside = jnp.linalg.norm(pushed - jnp.where(alike, pushed @ vectors.T, 0.0) @ vectors, axis=-1)
+            asymmetric = moves - jnp.where(symmetric, vectors @ moves, 0.0) @ vectors
+            return jnp.maximum(outside / (sizes * fastest), jnp.linalg.norm(asymmetric) / jnp.linalg.norm(moves))
 
         clocks = jnp.log1p(times)
         solution = diffrax.diffeqsolve(
@@ -106,21 +130,21 @@ def propagate(
             t0=0.0,
             t1=clocks[-1],
             dt0=1e-3,
-            y0=(flat, vectors),
+            y0=(vectors @ flat, jnp.eye(len(vectors))),
             saveat=diffrax.SaveAt(ts=clocks),
             stepsize_controller=diffrax.PIDController(rtol=tol, atol=tol * 1e-2),
             max_steps=_MAX_STEPS,
         )
         assert solution.ys is not None
-        base, tangents = solution.ys
-        coordinates = tangents @ vectors.T
-        outside = jnp.linalg.norm(tangents - coordinates @ vectors, axis=-1)
-        moved = jax.vmap(lambda y, ts: jax.vmap(lambda t: jax.jvp(matrices, (y,), (t,))[1])(ts))(base, tangents)
+        base, coordinates = solution.ys[0] @ vectors, solution.ys[1]
+        moved = jax.vmap(lambda y, ts: jax.vmap(lambda t: jax.jvp(matrices, (y,), (t,))[1])(ts))(
+            base, coordinates @ vectors
+        )
         return Propagated(
             jax.vmap(matrices)(base),
             jnp.linalg.norm(base, axis=-1),
             coordinates,
-            outside / jnp.linalg.norm(tangents, axis=-1),
+            jax.vmap(leads_out)(solution.ys[0], coordinates),
             moved,
         )
 
@@ -133,6 +157,11 @@ def stacked(kinds: tuple[Kind, ...]) -> tuple[np.ndarray, list[slice]]:
     return np.concatenate([kind.vectors for kind in kinds]), [
         slice(int(end) - len(kind.vectors), int(end)) for kind, end in zip(kinds, ends, strict=True)
     ]
+
+
+def type_numbers(kinds: tuple[Kind, ...]) -> np.ndarray:
+    """The number of the type of each of the stacked vectors."""
+    return np.repeat(np.arange(len(kinds)), [len(kind.vectors) for kind in kinds])
 
 
 def growth(propagated: Propagated, part: slice) -> Float[np.ndarray, "ratio time"]:

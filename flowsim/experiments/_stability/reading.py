@@ -88,8 +88,8 @@ def _types_apart(dataset: xr.Dataset) -> list[Finding]:
         Finding(
             "the linearized flow keeps isotypic types apart",
             "",
-            f"At most {worst:.1e} of a perturbation has left its type.",
-            "agrees" if worst < 1e-6 else "differs",
+            f"At most {worst:.1e} of a velocity leads out of its type.",
+            "agrees" if worst < 1e-9 else "differs",
             worst,
         )
     ]
