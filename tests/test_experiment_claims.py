@@ -210,12 +210,3 @@ def test_figure_is_drawn(quick):
 def test_settings_are_checked(change, words):
     with pytest.raises(fs.InvalidInput, match=words):
         dataclasses.replace(ClaimsSettings(), **change)
-
-
-@pytest.mark.slow
-def test_a_full_run_has_the_expected_verdicts(data, expected):
-    dataset = perform(EXPERIMENT, dataclasses.replace(ClaimsSettings(), matrices=2, seeds=2))
-    found = {finding.claim: finding.verdict for finding in findings(dataset)}
-    assert found.keys() == expected.keys()
-    theory = [claim for claim in expected if claim not in {f.claim for f in _trained.findings(data)}]
-    assert {claim: found[claim] for claim in theory} == {claim: expected[claim] for claim in theory}

@@ -47,12 +47,9 @@ def errors(got, exact):
     ("task", "name", "start"),
     [
         (PAPER, "FACO", {}),
-        pytest.param(PAPER, "CAFO", {}, marks=pytest.mark.slow),
         pytest.param(PAPER, "FAFO", {}, marks=pytest.mark.slow),
         (PAPER, "FAFO", {"margin0": 0, "score_gap0": 0, "imbalance_ov": -1.0, "imbalance_qk": 2.0}),
         pytest.param(SHARED, "FAFO", {"margin0": 0.5, "score_gap0": -1.0, "imbalance_qk": 3.0}, marks=pytest.mark.slow),
-        pytest.param(SHARED, "FACO", {}, marks=pytest.mark.slow),
-        pytest.param(PEER, "FAFO", {}, marks=pytest.mark.slow),
         pytest.param(PEER, "CAFO", {"imbalance_ov": 20.0}, marks=pytest.mark.slow),
         pytest.param(PEER, "FACO", {"score_gap0": -0.1, "imbalance_qk": -0.2}, marks=pytest.mark.slow),
     ],

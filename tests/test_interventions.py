@@ -45,14 +45,15 @@ def orders(parameterization, end, lrs, *, flow, descent):
     ("parameterization", "intervention", "end", "lrs"),
     [
         ("CACO", GROWING, 200.0, (0.4, 0.2, 0.1, 0.05)),
+        # each intervention with each kind of either circuit
         *(
             pytest.param(p, kind, end, lrs, marks=pytest.mark.slow)
-            for p in ("CACO", "FACO", "CAFO", "FAFO")
-            for kind, end, lrs in (
-                (GROWING, 200.0, (0.4, 0.2, 0.1, 0.05)),
-                (DECAY, 200.0, (0.4, 0.2, 0.1, 0.05)),
-                ({"normalize": "qk"}, 2.0, (0.02, 0.01, 0.005, 0.0025)),
+            for names, kind, end, lrs in (
+                (("FAFO",), GROWING, 200.0, (0.4, 0.2, 0.1, 0.05)),
+                (("CACO", "FAFO"), DECAY, 200.0, (0.4, 0.2, 0.1, 0.05)),
+                (("FACO", "CAFO"), {"normalize": "qk"}, 2.0, (0.02, 0.01, 0.005, 0.0025)),
             )
+            for p in names
         ),
     ],
 )

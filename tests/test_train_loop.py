@@ -121,6 +121,7 @@ def test_ctrl_c_keeps_what_is_done_and_a_checkpoint_goes_on(monkeypatch, tmp_pat
     path = tmp_path / "run.npz"
     with monkeypatch.context() as patched:
         patched.setattr(loop, "_FIRST_STEPS", 20)
+        patched.setattr(loop, "_SECONDS", 0.0)  # short stretches, however fast the machine is
         interrupt_after(patched, 2)
         part = fs.train(TASK, "FAFO", **RUN, **NOISY, checkpoint=path)
     n = part.n_time

@@ -261,7 +261,8 @@ def test_several_parameterizations_in_one_call():
 
 def test_settings_carry_the_start():
     run = fs.exact(reference(), "FAFO", ratio=1.0, times=[1.0, 2.0, 3.0], imbalance_qk=0.5)
-    assert dict(run.settings) == {"margin0": 0.01, "score_gap0": 0.01, "imbalance_ov": 0.0, "imbalance_qk": 0.5}
+    start = {"margin0": 0.01, "score_gap0": 0.01, "imbalance_ov": 0.0, "imbalance_qk": 0.5}
+    assert dict(run.settings) == {**start, "score_scale": 1.0}
 
 
 def margin_of(ratio, start, log_time=7.0, name="FAFO"):

@@ -79,7 +79,7 @@ class StabilitySettings:
     check_ratio: float = 5.0
     check_times: tuple[float, float] = (1.0, 200.0)
     check_lr: float = 0.1
-    epsilon: float = 1e-4
+    epsilon: float = 1e-7
     scales: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.2, 0.5, 1.0)
     seeds: int = 16
     tolerance_lr: float = 0.5
