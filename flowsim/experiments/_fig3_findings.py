@@ -29,14 +29,25 @@ def reach(dataset: xr.Dataset) -> xr.DataArray:
 
 
 def epochs_to_near_zero(dataset: xr.Dataset, loss: str = "loss") -> xr.DataArray:
-    """The first recorded epoch at which the loss is near zero; infinite where it never is.
+    """The epoch at which the loss gets near zero, between records by their logarithms; infinite where it never does.
 
     Args:
         dataset: from `fig3`.
         loss: name of the variable.
     """
-    there = dataset[loss] <= dataset.attrs["near_zero"]
-    return dataset["epoch"].where(there).min("epoch").fillna(np.inf)
+    epochs, level = np.log(dataset["epoch"].values), dataset.attrs["near_zero"]
+
+    def first(values: np.ndarray) -> float:
+        there = values <= level
+        if not there.any():
+            return np.inf
+        i = int(there.argmax())
+        with np.errstate(divide="ignore"):  # a loss may have underflowed
+            before, after = np.log(values[max(i - 1, 0)] / level), np.log(values[i] / level)
+        share = before / (before - after) if i else 0.0
+        return float(np.exp(epochs[i - 1] + share * (epochs[i] - epochs[i - 1]) if i else epochs[0]))
+
+    return xr.apply_ufunc(first, dataset[loss], input_core_dims=[["epoch"]], vectorize=True)
 
 
 def findings(dataset: xr.Dataset) -> list[Finding]:
@@ -63,7 +74,7 @@ def _near_zero(dataset: xr.Dataset) -> Finding:
     factorized = float(when.sel(output="factorized"))
     there = np.isfinite(factorized)
     last = float(dataset["epoch"][-1])
-    at = dataset["loss"].sel(attention=0.2).sel(epoch=factorized if there else last)
+    at = dataset["loss"].sel(attention=0.2).interp(epoch=factorized if there else last)
     limit = f"at most {dataset.attrs['near_zero']:g}"
     verb = (
         f"{limit} from epoch {factorized:.0f} on, when"
