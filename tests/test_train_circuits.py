@@ -1,6 +1,7 @@
 """The trained parameters, as `train(keep_circuits=True)` gives them back."""
 
 import contextlib
+import functools
 import io
 
 import jax
@@ -74,8 +75,10 @@ def test_runs_in_parts_a_diverged_one_and_a_resumed_one(monkeypatch, tmp_path):
     path = tmp_path / "run.npz"
     in_parts = fs.train(TASK, "FAFO", checkpoint=path, **given)
     resumed = fs.train(TASK, "FAFO", checkpoint=path, resume=True, **given)
-    for other in (in_parts, resumed):
-        jax.tree.map(np.testing.assert_array_equal, other.circuits, together.circuits)
+    jax.tree.map(np.testing.assert_array_equal, resumed.circuits, in_parts.circuits)
+    # another number of runs side by side may sum in another order
+    near = functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14)
+    jax.tree.map(near, in_parts.circuits, together.circuits)
     with pytest.raises(fs.InvalidInput, match="keep_circuits was True and is now False"):
         fs.train(TASK, "FAFO", checkpoint=path, resume=True, **{**given, "keep_circuits": False})
 
