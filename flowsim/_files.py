@@ -5,9 +5,13 @@ import os
 import pathlib
 import tempfile
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from flowsim._checks import show
 from flowsim.errors import FileProblem
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def as_path(path: str | os.PathLike) -> pathlib.Path:
@@ -62,3 +66,23 @@ def write_text(path: str | os.PathLike, text: str) -> None:
     """
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def read_arrays(path: str | os.PathLike, problem: str) -> "dict[str, np.ndarray]":
+    """All arrays of an `.npz` file.
+
+    Args:
+        path: the file.
+        problem: the sentence to say if it cannot be read.
+
+    Raises:
+        FileProblem: whatever is wrong with it: missing, cut, one array only, other bytes.
+    """
+    import numpy as np
+
+    try:
+        # opened here: NumPy leaves the file open when it is no archive
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as archive:
+            return dict(archive)
+    except Exception as error:  # zipfile and NumPy have a different exception for each byte that can be wrong
+        raise FileProblem(problem) from error

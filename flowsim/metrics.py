@@ -14,6 +14,7 @@ from flowsim import _validate
 from flowsim.errors import InvalidInput
 
 DENOMINATORS = ("confident", "all")
+_MOST_BINS = 4096
 _ROUNDING = 1e-6  # sums of attention in single precision end that far outside [0, 1]
 
 
@@ -41,7 +42,7 @@ def dtap(attention: Any, probability: Any, *, bins: int | tuple[int, int] = 10) 
     pair = bins if isinstance(bins, tuple) else (bins, bins)
     if len(pair) != 2:
         raise InvalidInput(f"bins={bins!r} must be one number of bins or two.")
-    m, n = (_validate.whole("bins", number, minimum=1) for number in pair)
+    m, n = (_validate.whole("bins", number, minimum=1, maximum=_MOST_BINS) for number in pair)
     number = _bin(a, m) * n + _bin(p, n)
     return np.bincount(number, minlength=m * n).reshape(m, n) / a.size
 
@@ -196,6 +197,8 @@ def _thresholds(name: str, value: Any) -> np.ndarray:
 
 
 def _mask(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    if np.ma.is_masked(value):
+        raise InvalidInput(f"{name} has masked entries; fill them with 0 or 1.")
     try:
         array = np.asarray(value)
     except ValueError as error:

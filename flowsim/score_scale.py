@@ -24,6 +24,8 @@ from flowsim.task import Task
 from flowsim.theory.circuits import KINDS
 
 BY_DIMENSION = "1/sqrt(d)"
+LARGEST = 1e100
+"""Its square, and what else is multiplied by that, stay within float64."""
 
 
 class ScoreScale(NamedTuple):
@@ -61,9 +63,15 @@ class ScoreScale(NamedTuple):
                     f"score_scale={given!r} needs a task, whose embeddings have a dimension; give a number."
                 )
             return ScoreScale(d**-0.5, degree)
-        return ScoreScale(
-            given if _validate.is_traced(given) else _validate.real("score_scale", given, above=0.0), degree
-        )
+        if _validate.is_traced(given):
+            return ScoreScale(given, degree)
+        value = _validate.real("score_scale", given, above=0.0)
+        if not 1 / LARGEST <= value <= LARGEST:
+            raise InvalidInput(
+                f"score_scale={value:g} has a square that float64 cannot work with; give a number from {1 / LARGEST:g} "
+                f"to {LARGEST:g}."
+            )
+        return ScoreScale(value, degree)
 
     @property
     def state(self) -> Any:

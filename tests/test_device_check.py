@@ -91,6 +91,18 @@ def test_files_that_are_no_stored_results(tmp_path):
     np.savez(tmp_path / "few.npz", **{"exact CACO/margin": np.zeros(2)})
     with pytest.raises(FileProblem, match="lacks a case"):
         device_check.read_reference(tmp_path / "few.npz")
+    stored = device_check.read_reference()
+    margin = stored["exact CACO"]["margin"]
+    for wrong in (margin[:, :2], margin.astype(str), np.array(1.0)):  # other times, no numbers, no lanes
+        other = {**stored, "exact CACO": {**stored["exact CACO"], "margin": wrong}}
+        device_check.write_reference(tmp_path / "other.npz", other)
+        with pytest.raises(FileProblem, match="lacks a case"):
+            device_check.read_reference(tmp_path / "other.npz")
+    shorter = {
+        **stored,
+        "exact CACO": {name: a if a.ndim == 1 else a[:, :2] for name, a in stored["exact CACO"].items()},
+    }
+    assert [row.observable for row in device_check.compare(stored, shorter) if not row.ok] == ["shape"]
     with pytest.raises(FileProblem, match="cannot be written"):
         device_check.write_reference(tmp_path / "nowhere" / "a.npz", device_check.read_reference())
 

@@ -42,7 +42,7 @@ def data(quick):
             "drift": (("circuit", "lr"), np.stack([1e-3 * lrs, 2e-3 * lrs])),
             "attention_trained": (each, np.repeat(sharp[:, :, None], 2, axis=2)),
             "label_probability": (each, np.full((4, 3, 2), 0.95)),
-            "attention_growing": ("trained_seed", [0.8, 0.9]),
+            "attention_growing": ("trained_seed", [0.85, 0.86]),
             "label_probability_growing": ("trained_seed", [0.9, 0.9]),
             "log_odds_adam": ((), 8.0),
             "log_loss_adam": ((), -9.0),

@@ -172,9 +172,12 @@ def test_findings_of_data_as_the_paper_describes_them():
     of_the_paper = [finding for finding in found.values() if finding.where]
     assert len(of_the_paper) == 13
     assert {finding.verdict for finding in of_the_paper} == {"agrees"}
-    assert "at 2 of 3 points" in found["CACO attends more than FAFO"].found
-    assert "2 of 3 at gamma 0.5; -0.20 at gamma 0.5, start 0.01, rate 2" in found["CACO attends more than FAFO"].found
-    assert found["CACO attends more than FAFO"].value == 2 / 3
+    assert "at 2 of 3 points" in found["where CACO attends more than FAFO"].found
+    assert (
+        "2 of 3 at gamma 0.5; -0.20 at gamma 0.5, start 0.01, rate 2"
+        in found["where CACO attends more than FAFO"].found
+    )
+    assert found["where CACO attends more than FAFO"].value == 2 / 3
     assert "FAFO falls below its value at 1 from 10 on" in next(
         finding.found for finding in found.values() if "beyond which" in finding.claim
     )

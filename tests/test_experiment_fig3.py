@@ -14,6 +14,7 @@ from scipy.special import expi
 import flowsim as fs
 from flowsim.experiments._experiment import perform
 from flowsim.experiments._fig3 import EXPERIMENT, Fig3Settings, findings
+from flowsim.experiments._fig3_findings import epochs_to_near_zero
 from flowsim.experiments._held_attention import Lanes, effective_inputs, train_held
 from flowsim.models import CollapsedCircuit
 from flowsim.symmetric import Layout
@@ -161,3 +162,22 @@ def test_settings_are_checked(change, words):
 def test_steps_that_diverge_are_refused():
     with pytest.raises(fs.InvalidInput, match="lr=1000"):
         EXPERIMENT.run(dataclasses.replace(Fig3Settings.quick(), lr=1e3), None)
+
+
+def test_the_epoch_at_which_a_loss_is_near_zero_does_not_hang_on_the_records(data):
+    """From section 6 in closed form: 2 alpha t/sqrt(C) = Ei(Delta) + (K-1) ln Delta, from the margin at the start."""
+    settings = Fig3Settings()
+
+    def clock(delta):
+        return expi(delta) + (settings.classes - 1) * np.log(delta)
+
+    wanted = np.log((settings.classes - 1) / np.expm1(settings.near_zero))
+    for attention in (0.2, 0.6):
+        time = (clock(wanted) - clock(attention * settings.margin0)) * np.sqrt(settings.distinct) / (2 * attention)
+        per_epoch = float(data.time[0] / data.epoch[0])
+        for every in (1, 2):
+            thinned = data.isel(epoch=slice(None, None, every))
+            found = epochs_to_near_zero(thinned).sel(output="factorized", attention=attention)
+            assert float(found) == pytest.approx(time / per_epoch, rel=0.01 * every**2)
+    never = data.assign(loss=data.loss + 1)
+    assert np.isinf(epochs_to_near_zero(never)).all()

@@ -1,5 +1,6 @@
 """What every experiment shares: settings, provenance, files, and the command that runs it."""
 
+import contextlib
 import dataclasses
 import json
 import types
@@ -14,6 +15,7 @@ from flowsim.cli import run
 from flowsim.errors import InvalidInput
 from flowsim.experiments._experiment import changed, settings_of, up_to_date
 from flowsim.experiments._files import load, save
+from flowsim.experiments._seeds import difference, share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,3 +190,74 @@ def test_a_damaged_file_is_named(tmp_path, capsys):
 def test_an_unknown_experiment_is_refused():
     with pytest.raises(InvalidInput, match="cubes"):
         ex.experiment("cubes")
+
+
+@pytest.mark.parametrize("name", ex.names())
+def test_settings_of_any_kind_are_taken_as_the_default_is_or_refused_in_one_sentence(name):
+    """Every field with values of every kind: texts, nothing, booleans, single lists, and what is too large."""
+    default = ex.experiment(name).settings()
+    wrong = {
+        tuple: (3, "abc", None, (None,), (float("nan"),), (float("inf"),)),
+        bool: (0, 1.0, "true", None),
+        int: ("3", None, True, 0.5, -1, float("nan"), float("inf"), 1e300),
+        float: ("3", None, True, float("nan"), -float("inf")),
+        str: (3, None, True),
+    }
+    for field in dataclasses.fields(default):
+        value = getattr(default, field.name)
+        for bad in wrong[type(value)]:
+            with pytest.raises(InvalidInput) as caught:
+                dataclasses.replace(default, **{field.name: bad})
+            assert field.name in str(caught.value)
+        if isinstance(value, int) and not isinstance(value, bool):  # a float that is whole, as a file may hold it
+            same = dataclasses.replace(default, **{field.name: float(value)})
+            assert type(getattr(same, field.name)) is int
+        if isinstance(value, tuple):
+            assert dataclasses.replace(default, **{field.name: list(value)}) == default
+            with contextlib.suppress(InvalidInput):  # a shorter list is fine or refused, but nothing else
+                dataclasses.replace(default, **{field.name: value[:1]})
+    for quick in (default, ex.experiment(name).settings.quick()):  # every setting can be typed as it prints
+        for field in dataclasses.fields(quick):
+            value = getattr(quick, field.name)
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            assert changed(quick, {field.name: text}) == quick
+
+
+def test_a_number_that_is_none_decides_nothing():
+    assert ex.Finding("", "", "", "differs", float("nan")) == ex.Finding("", "", "", "undecided", None)
+    assert ex.Finding("", "", "", "agrees", float("inf")) == ex.Finding("", "", "", "agrees", None)
+
+
+def test_few_seeds_decide_less_than_many():
+    assert difference([1.0]).sign == difference([]).sign == difference([1.0, np.nan]).sign == 0
+    assert difference([1.0, 1.1]).sign == 0  # 21 standard errors, but Student's t of two asks for 64
+    assert difference([1.0, 1.1, 0.9, 1.05]).sign == 1
+    assert difference([-1.0, -1.1, np.nan, -0.9, -1.05]).sign == -1
+    mean, error, margin = difference([1.0, 2.0, 4.0, 5.0])
+    assert (mean, error) == (3.0, pytest.approx(np.sqrt(10 / 3) / 2))
+    assert margin / error == pytest.approx(5.840909, abs=1e-6)  # a table of Student's t, 3 degrees of freedom
+    assert share([True, False, True], [True, True, False]) == 0.5
+    assert np.isnan(share([True], [False]))
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.assign_attrs(settings="{"),
+        lambda d: d.assign_attrs(settings='{"upper": 3}'),
+        lambda d: d.assign_attrs(versions="3,"),
+        lambda d: d.drop_vars("y"),
+        lambda d: d.drop_attrs().assign_attrs(experiment="squares"),
+        lambda d: d.assign(y=("z", ["a", "b"])),
+    ],
+)
+def test_a_file_that_was_changed_or_is_of_another_version_is_named(change, tmp_path, capsys):
+    path = tmp_path / "old.nc"
+    change(ex.perform(EXPERIMENT)).to_netcdf(path, engine="h5netcdf")
+    assert run(["reproduce", "squares", "--from", str(path), "--out", str(tmp_path / "b")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert str(path) in said
+    assert "another version" in said
+    assert not (tmp_path / "b").exists()

@@ -90,6 +90,8 @@ ROW = [[0.5, 0.5]]
         (lambda: fs.dtap([0.1], [float("nan")]), ["probability[0]=nan"]),
         (lambda: fs.dtap([], []), ["attention", "(0,)"]),
         (lambda: fs.dtap([0.1], [0.1], bins=0), ["bins=0"]),
+        (lambda: fs.dtap([0.1], [0.1], bins=10**9), ["bins=1000000000", "4096"]),
+        (lambda: fs.mean_relevant_attention(ROW, np.ma.array([[1, 0]], mask=[[0, 1]])), ["relevant", "masked"]),
         (lambda: fs.dtap([0.1], [0.1], bins=(2, 2, 2)), ["bins=(2, 2, 2)"]),
         (lambda: fs.attention_confidence([0.1], 1.5), ["threshold=1.5"]),
         (lambda: fs.attention_confidence(0.3), ["attention", "()"]),

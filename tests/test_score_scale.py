@@ -250,7 +250,7 @@ def test_dimensions_and_bad_scales():
     for task in (TASK, wide, shared):
         layout = Layout.of(task)
         assert dimensions(task) == layout.tokens + (0 if task.attend_query else layout.queries)
-    for bad in (0.0, -1.0, np.nan, "1/d", None, True):
+    for bad in (0.0, -1.0, np.nan, "1/d", None, True, 1e-200, 1e200):
         with pytest.raises(fs.InvalidInput, match="score_scale"):
             fs.exact(TASK, ratio=1.0, times=[1.0], score_scale=bad)
     with pytest.raises(fs.InvalidInput, match="needs a task"):

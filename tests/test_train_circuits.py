@@ -1,11 +1,17 @@
 """The trained parameters, as `train(keep_circuits=True)` gives them back."""
 
+import contextlib
+import functools
+import io
+
 import jax
 import numpy as np
 import pytest
 
 import flowsim as fs
+from flowsim._files import read_arrays
 from flowsim.models import Circuits, CollapsedCircuit, FactorizedCircuit
+from flowsim.symmetric import Layout
 from flowsim.training import machine
 from flowsim.training import step as steps
 from tests import full_matrix as full
@@ -69,8 +75,10 @@ def test_runs_in_parts_a_diverged_one_and_a_resumed_one(monkeypatch, tmp_path):
     path = tmp_path / "run.npz"
     in_parts = fs.train(TASK, "FAFO", checkpoint=path, **given)
     resumed = fs.train(TASK, "FAFO", checkpoint=path, resume=True, **given)
-    for other in (in_parts, resumed):
-        jax.tree.map(np.testing.assert_array_equal, other.circuits, together.circuits)
+    jax.tree.map(np.testing.assert_array_equal, resumed.circuits, in_parts.circuits)
+    # another number of runs side by side may sum in another order
+    near = functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14)
+    jax.tree.map(near, in_parts.circuits, together.circuits)
     with pytest.raises(fs.InvalidInput, match="keep_circuits was True and is now False"):
         fs.train(TASK, "FAFO", checkpoint=path, resume=True, **{**given, "keep_circuits": False})
 
@@ -113,3 +121,41 @@ def test_the_axes_of_ratios_and_rates():
     # one step from zero: proportional to the learning rate, whatever the ratio
     np.testing.assert_allclose(ov[0, 2], 3 * ov[0, 0], rtol=1e-14)
     np.testing.assert_array_equal(ov[0], ov[1])
+
+
+def test_a_training_resumes_only_with_the_arrays_that_it_began_with(tmp_path):
+    rng = np.random.default_rng(0)
+    layout = Layout.of(TASK)
+    start = {
+        "qk": rng.normal(size=(2, layout.tokens, layout.queries)),
+        "ov": rng.normal(size=(2, layout.outputs, layout.tokens)),
+    }
+    path = tmp_path / "a.npz"
+    given = {"ratio": 1.0, "lr": 0.1, "steps": 40, "points": 4, "seeds": 2, "progress": False, "checkpoint": path}
+    whole = fs.train(TASK, "CACO", start=start, **given)
+    again = fs.train(TASK, "CACO", start={name: array.copy() for name, array in start.items()}, resume=True, **given)
+    np.testing.assert_array_equal(again.margin, whole.margin)
+    with pytest.raises(fs.InvalidInput, match="start_arrays"):
+        fs.train(TASK, "CACO", start={**start, "ov": 2 * start["ov"]}, resume=True, **given)
+
+
+def test_whatever_is_wrong_with_a_file_of_arrays_is_one_problem(tmp_path):
+    path = tmp_path / "a.npz"
+    buffer = io.BytesIO()
+    np.savez(buffer, a=np.arange(9.0), b=np.ones((2, 3)))
+    whole, rng = buffer.getvalue(), np.random.default_rng(0)
+    path.write_bytes(whole)
+    assert sorted(read_arrays(path, "bad")) == ["a", "b"]
+    single = io.BytesIO()
+    np.save(single, np.ones(3))
+    broken = [b"", b"text", single.getvalue(), *(whole[:n] for n in range(1, len(whole), 37))]
+    for data in broken:
+        path.write_bytes(data)
+        with pytest.raises(fs.FileProblem, match="bad"):
+            read_arrays(path, "bad")
+    for _ in range(300):  # another byte somewhere: read as it was, or refused
+        changed = bytearray(whole)
+        changed[rng.integers(len(whole))] = rng.integers(256)
+        path.write_bytes(bytes(changed))
+        with contextlib.suppress(fs.FileProblem):
+            read_arrays(path, "bad")

@@ -22,13 +22,13 @@ sum without growth or decay) and `WAY` for the second. Two devices differ by twi
 import dataclasses
 import importlib.resources
 import os
-import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flowsim import _jax  # noqa: F401  float64 first
+from flowsim._files import read_arrays
 from flowsim.errors import FileProblem
 from flowsim.solve.descent import descend
 from flowsim.solve.exact import exact
@@ -72,7 +72,8 @@ class Deviation:
 
     Attributes:
         case: name of the case.
-        observable: name of the observable; `"status"` if the runs ended differently.
+        observable: name of the observable; `"status"` if the runs ended differently, `"shape"` if the stored ones are
+            others.
         difference: the distance, at the place where it comes closest to its bound or exceeds it most.
         bound: the bound there.
     """
@@ -169,6 +170,9 @@ def compare(found: Mapping[str, Arrays], stored: Mapping[str, Arrays]) -> list[D
     """
     rows = []
     for name, case in CASES.items():
+        if found[name][OBSERVABLES[0]].shape != stored[name][OBSERVABLES[0]].shape:  # of other lanes or times
+            rows.append(Deviation(name, "shape", 1.0, 0.0))
+            continue
         bounds = case.bound(stored[name])
         if (found[name]["status"] != stored[name]["status"]).any():
             rows.append(Deviation(name, "status", 1.0, 0.0))
@@ -213,16 +217,20 @@ def read_reference(path: str | os.PathLike | None = None) -> dict[str, Arrays]:
         FileProblem: if there is none, or it belongs to other cases.
     """
     where = importlib.resources.files("flowsim.device_check") / "reference.npz" if path is None else path
-    try:
-        with open(os.fspath(where), "rb") as file, np.load(file, allow_pickle=False) as archive:  # pyright: ignore
-            flat = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise FileProblem(f"{where} cannot be read as stored results ({error}); write it again.") from error
+    flat = read_arrays(os.fspath(where), f"{where} cannot be read as stored results; write it again.")  # pyright: ignore
     stored: dict[str, Arrays] = {}
     for name, array in flat.items():
         case, _, observable = name.rpartition("/")
         stored.setdefault(case, {})[observable] = array
-    complete = all(set(stored.get(case, {})) >= {*OBSERVABLES, "status"} for case in CASES)
-    if not complete:
+    if not all(_fits(stored.get(name, {})) for name in CASES):
         raise FileProblem(f"{where} lacks a case of this version; write it again with --write-reference.")
     return stored
+
+
+def _fits(arrays: Arrays) -> bool:
+    """Whether stored arrays can be those of a case: all there, numbers, of one shape."""
+    if not set(arrays) >= {*OBSERVABLES, "status"}:
+        return False
+    shapes = {arrays[name].shape for name in OBSERVABLES}
+    numbers = all(array.dtype.kind in "iuf" for array in arrays.values())
+    return numbers and len(shapes) == 1 and arrays["status"].shape == min(shapes)[:-1]

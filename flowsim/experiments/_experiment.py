@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from flowsim.errors import InvalidInput
+from flowsim.experiments._typed import item_kind
 from flowsim.trajectory_file import versions
 
 VERDICTS = ("agrees", "differs", "undecided", "not stated there")
@@ -26,7 +28,8 @@ class Finding:
         where: where the paper says it; empty for a finding of flowsim's own.
         found: what the arrays show, a sentence with the number.
         verdict: "agrees", "differs", "undecided", or "not stated there".
-        value: the number itself, where there is one.
+        value: the number itself, where there is one; one that is not finite becomes None, and a NaN decides nothing:
+            comparisons with it are false whatever they ask.
     """
 
     claim: str
@@ -38,6 +41,11 @@ class Finding:
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
             raise InvalidInput(f"verdict={self.verdict!r} must be one of {', '.join(VERDICTS)}.")
+        if self.value is None or math.isfinite(self.value):
+            return
+        if math.isnan(self.value) and self.verdict in ("agrees", "differs"):
+            object.__setattr__(self, "verdict", "undecided")
+        object.__setattr__(self, "value", None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +137,7 @@ def _read(name: str, text: str, present: Any) -> Any:
         parts = [part.strip() for part in text.split(",") if part.strip()]
         if not parts or not present or isinstance(present[0], tuple):
             raise InvalidInput(f"setting {name}={text!r} cannot be used; set it in Python.")
-        return tuple(_read(name, part, present[0]) for part in parts)
+        return tuple(_read(name, part, item_kind(present)()) for part in parts)
     try:
         if isinstance(present, bool):
             return {"true": True, "false": False}[text.lower()]

@@ -17,6 +17,7 @@ from flowsim.errors import InvalidInput
 from flowsim.experiments._experiment import Experiment, Report
 from flowsim.experiments._fig3_findings import findings
 from flowsim.experiments._held_attention import Lanes, train_held
+from flowsim.experiments._typed import typed
 from flowsim.plot.sharpening import fixed_attention_errors, fixed_attention_losses
 from flowsim.solve.frozen import fixed_attention
 from flowsim.solve.line_start import FACTORIZED
@@ -73,6 +74,7 @@ class Fig3Settings:
     noticeable: float = 1e-3
 
     def __post_init__(self) -> None:
+        typed(self)
         least = {"classes": 2, "epochs": 100, "points": 20, "grid": 20, "seeds": 0}
         for name, minimum in {**dict.fromkeys(("distinct", "common", "steps_per_epoch"), 1), **least}.items():
             _checks.whole(name, getattr(self, name), minimum=minimum)

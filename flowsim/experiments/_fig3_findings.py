@@ -29,14 +29,25 @@ def reach(dataset: xr.Dataset) -> xr.DataArray:
 
 
 def epochs_to_near_zero(dataset: xr.Dataset, loss: str = "loss") -> xr.DataArray:
-    """The first recorded epoch at which the loss is near zero; infinite where it never is.
+    """The epoch at which the loss gets near zero, between records by their logarithms; infinite where it never does.
 
     Args:
         dataset: from `fig3`.
         loss: name of the variable.
     """
-    there = dataset[loss] <= dataset.attrs["near_zero"]
-    return dataset["epoch"].where(there).min("epoch").fillna(np.inf)
+    epochs, level = np.log(dataset["epoch"].values), dataset.attrs["near_zero"]
+
+    def first(values: np.ndarray) -> float:
+        there = values <= level
+        if not there.any():
+            return np.inf
+        i = int(there.argmax())
+        with np.errstate(divide="ignore"):  # a loss may have underflowed
+            before, after = np.log(values[max(i - 1, 0)] / level), np.log(values[i] / level)
+        share = before / (before - after) if i else 0.0
+        return float(np.exp(epochs[i - 1] + share * (epochs[i] - epochs[i - 1]) if i else epochs[0]))
+
+    return xr.apply_ufunc(first, dataset[loss], input_core_dims=[["epoch"]], vectorize=True)
 
 
 def findings(dataset: xr.Dataset) -> list[Finding]:
@@ -63,14 +74,23 @@ def _near_zero(dataset: xr.Dataset) -> Finding:
     factorized = float(when.sel(output="factorized"))
     there = np.isfinite(factorized)
     last = float(dataset["epoch"][-1])
-    at = dataset["loss"].sel(attention=0.2).sel(epoch=factorized if there else last)
-    verb = f"from epoch {factorized:.0f} on, when" if there else f"never within {last:.0f} epochs, and then"
+    at = dataset["loss"].sel(attention=0.2).interp(epoch=factorized if there else last)
+    limit = f"at most {dataset.attrs['near_zero']:g}"
+    verb = (
+        f"{limit} from epoch {factorized:.0f} on, when"
+        if there
+        else f"above that for all {last:.0f} epochs, after which"
+    )
     return Finding(
         "factorized output-value training brings the loss near zero at attention 0.2",
         WHERE,
-        f"it is at most {dataset.attrs['near_zero']:g} {verb} the collapsed circuit stands at "
+        f"it is {verb if there else f'not {limit}, but {verb}'} the collapsed circuit stands at "
         f"{float(at.sel(output='collapsed')):.3g}",
-        "agrees" if there and float(at.sel(output="collapsed")) > dataset.attrs["near_zero"] else "differs",
+        "undecided"  # too short a training
+        if not there
+        else "agrees"
+        if float(at.sel(output="collapsed")) > dataset.attrs["near_zero"]
+        else "differs",
         factorized if there else None,
     )
 
@@ -84,13 +104,13 @@ def _incentive_lasts(dataset: xr.Dataset) -> Finding:
     early = incentive.sel(epoch=slice(None, EPOCHS))
     there = incentive["epoch"].where(incentive >= dataset.attrs["noticeable"])
     positive, last = float(early.min()) > 0, float(there.max())
+    seen = f"from epoch {float(there.min()):.0f} to {last:.0f}" if there.notnull().any() else "at none"
     return Finding(
         "with factorized training the incentive to sharpen attention beyond 0.2 is positive up to 100 epochs",
         WHERE,
         f"it is {'positive' if positive else 'not positive'} at all of them and at least "
-        f"{dataset.attrs['noticeable']:g} from epoch {float(there.min()):.0f} to {last:.0f}; in the exact flow it is "
-        "positive at every time",
-        "agrees" if positive and last >= EPOCHS else "differs",
+        f"{dataset.attrs['noticeable']:g} {seen}; in the exact flow it is positive at every time",
+        "differs" if not positive or last < EPOCHS else "agrees",
         last,
     )
 
@@ -103,8 +123,13 @@ def _incentive_diminishes(dataset: xr.Dataset) -> Finding:
     return Finding(
         "with factorized training the incentive diminishes rapidly for attention of 0.4 and more",
         WHERE,
-        f"after {EPOCHS} epochs it is at most {most:.2g} there, against {blunt:.2g} at 0.2",
-        "agrees" if most < dataset.attrs["noticeable"] < blunt else "differs",
+        f"after {EPOCHS} epochs it is at most {most:.2g} there, against {blunt:.2g} at 0.2 (noticeable: "
+        f"{dataset.attrs['noticeable']:g})",
+        "undecided"  # nothing there that could diminish
+        if blunt <= dataset.attrs["noticeable"]
+        else "agrees"
+        if most < dataset.attrs["noticeable"]
+        else "differs",
         most,
     )
 
@@ -114,11 +139,17 @@ def _reaches(dataset: xr.Dataset) -> Finding:
     return Finding(
         "with factorized training 100 epochs of incentive carry attention to about 0.4",
         WHERE,
-        f"the incentive is at least {dataset.attrs['noticeable']:g} up to attention {value:.3g} after {EPOCHS} epochs "
-        f"of {_epoch(dataset):.3g} units of time each (the learning rate is not stated there and sets this number)",
+        f"the incentive is at least {dataset.attrs['noticeable']:g} {_up_to(value)} after {EPOCHS} epochs "
+        f"of {_epoch(dataset):.3g} units of time each (the learning rate is not stated there and sets this number; "
+        f"within {_NEAR:g} counts)",
         "agrees" if abs(value - SETTLED) <= _NEAR else "differs",
         value,
     )
+
+
+def _up_to(attention: float) -> str:
+    """Up to which attention something is noticeable, in words."""
+    return f"up to attention {attention:.3g}" if np.isfinite(attention) else "nowhere"
 
 
 def _epoch(dataset: xr.Dataset) -> float:
@@ -135,13 +166,20 @@ def _settles(dataset: xr.Dataset) -> Finding:
         slopes[output] = float(np.polyfit(x, y, 1)[0]) if x.size > 2 else 0.0
     limit = reach(dataset).sel(output="factorized")
     early, late = (float(limit.sel(epoch=at)) for at in (EARLY, last))
+    if not np.isfinite([early, late]).all() or last <= EPOCHS:
+        return Finding(
+            "with factorized training attention tends to stabilize near 0.4",
+            WHERE,
+            f"the incentive is not noticeable at epochs {EARLY} and {last}, or {last} are too few to see it move",
+            "undecided",
+        )
     moves = abs(early - SETTLED) > _NEAR or abs(late - SETTLED) > _NEAR
     return Finding(
         "with factorized training attention tends to stabilize near 0.4",
         WHERE,
         f"no attention is singled out: the incentive reaches to {early:.3g} after {EARLY} epochs and to {late:.2g} "
         f"after {last}, as epochs^{slopes['factorized']:.2f} (collapsed: epochs^{slopes['collapsed']:.2f}); 0.4 is "
-        "where it stands when training stops",
+        f"where it stands when training stops (within {_NEAR:g} counts as near)",
         "differs" if moves else "agrees",
         slopes["factorized"],
     )
@@ -160,10 +198,14 @@ def _slower(dataset: xr.Dataset) -> Finding:
     return Finding(
         "collapsed training brings the loss to zero less quickly at attention from 0.2 to 0.8",
         WHERE,
-        f"it takes {' to '.join(sorted({known[0], known[-1]}, key=float)) if known else 'far'} times as many epochs"
+        (
+            f"it takes {' to '.join(sorted({known[0], known[-1]}, key=float))} times as many epochs"
+            if known
+            else "it does"
+        )
         + (f", more than {int(dataset['epoch'][-1])} at {beyond} of {len(_MIDDLE)} values" if beyond else "")
         + f"; until epoch {until:.0f} the factorized one, which starts near 0, can be behind",
-        "agrees" if (collapsed > factorized).all() else "differs",
+        "undecided" if not np.isfinite(factorized).all() else "agrees" if (collapsed > factorized).all() else "differs",
         float(np.min(ratios)) if np.isfinite(factorized).all() else None,
     )
 
@@ -177,11 +219,11 @@ def _wider(dataset: xr.Dataset) -> Finding:
         f"at every epoch from {int(dataset['epoch'][first])} on" if first < dataset.sizes["epoch"] else "not at last"
     )
     at = [float(limits.sel(epoch=EPOCHS)) for limits in (collapsed, factorized)]
+    after = f"after {EPOCHS} epochs it is at least {dataset.attrs['noticeable']:g}"
     return Finding(
         "with collapsed training the incentive stays high over a wider range of attention",
         WHERE,
-        f"after {EPOCHS} epochs it is at least {dataset.attrs['noticeable']:g} up to {at[0]:.3g}, against {at[1]:.3g} "
-        f"with factors; wider {since}",
+        f"{after} {_up_to(at[0])}, with factors {_up_to(at[1])}; wider {since}",
         "agrees" if at[0] > at[1] else "differs",
         at[0] / at[1],
     )

@@ -8,11 +8,12 @@ from typing import Any
 
 import xarray as xr
 
+from flowsim import _checks
 from flowsim._files import as_path, write_text
 from flowsim.errors import FileProblem
 from flowsim.experiments import experiment as experiment_of
 from flowsim.experiments import names
-from flowsim.experiments._experiment import Experiment
+from flowsim.experiments._experiment import Experiment, settings_of
 from flowsim.plot.saving import savefig
 
 
@@ -61,7 +62,16 @@ def load(path: str | os.PathLike) -> tuple[Experiment, xr.Dataset]:
     name = dataset.attrs.get("experiment")
     if name not in names():
         raise FileProblem(f"{str(path)!r} holds no experiment of flowsim's; give the NAME.nc that reproduce wrote.")
-    return experiment_of(name), dataset
+    experiment = experiment_of(name)
+    try:
+        settings_of(experiment, dataset)
+        summary(experiment, dataset)
+    except Exception as error:  # whatever is missing, added or of another kind, each part of a reading fails in its way
+        raise FileProblem(
+            f"experiment file {str(path)!r} was changed, or made by another version ({type(error).__name__}: "
+            f"{_checks.show(str(error))}); run it again."
+        ) from error
+    return experiment, dataset
 
 
 def summary(experiment: Experiment, dataset: xr.Dataset) -> dict[str, Any]:

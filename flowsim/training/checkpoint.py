@@ -1,15 +1,15 @@
 """Checkpoints: everything that a training needs to go on, in one file of arrays, replaced atomically."""
 
+import hashlib
 import json
 import os
 import pathlib
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowsim._files import atomic_path
+from flowsim._files import atomic_path, read_arrays
 from flowsim.errors import FileProblem, InvalidInput
 
 _FORMAT = "flowsim checkpoint 1"
@@ -74,16 +74,13 @@ def read(path: pathlib.Path, settings: Mapping[str, Any]) -> Snapshot:
         raise FileProblem(
             f"checkpoint={str(path)!r} does not exist, so that nothing can be resumed; start without resume."
         )
+    damaged = f"checkpoint={str(path)!r} is damaged or no checkpoint of flowsim's; start without resume."
+    arrays = read_arrays(path, damaged)
     try:
-        # opened here: NumPy leaves the file open when it is no archive
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = dict(file)
         header = json.loads(str(arrays.pop("header")))
         ours = header.pop("format") == _FORMAT
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise FileProblem(
-            f"checkpoint={str(path)!r} is damaged or no checkpoint of flowsim's; start without resume."
-        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FileProblem(damaged) from error
     if not ours:
         raise FileProblem(f"checkpoint={str(path)!r} was written by another version of flowsim; start without resume.")
     wanted = json.loads(json.dumps(dict(settings)))
@@ -93,6 +90,9 @@ def read(path: pathlib.Path, settings: Mapping[str, Any]) -> Snapshot:
                 f"checkpoint={str(path)!r} belongs to another training: {name} was {header.get(name)!r} and is now "
                 f"{wanted.get(name)!r}; use the same or start without resume."
             )
+
+    if not arrays.keys() >= {"step", "first", "points", "status", "n_steps"}:
+        raise FileProblem(damaged)
 
     def leaves(name: str) -> list[np.ndarray]:
         return [arrays[f"{name}_{i}"] for i in range(sum(key.startswith(f"{name}_") for key in arrays))]
@@ -107,6 +107,14 @@ def read(path: pathlib.Path, settings: Mapping[str, Any]) -> Snapshot:
         leaves("carry"),
         leaves("circuits"),
     )
+
+
+def digest(arrays: Iterable[Any]) -> str:
+    """A text that tells given arrays from others, for the settings that a training must share to go on."""
+    found = hashlib.sha256()
+    for array in map(np.asarray, arrays):
+        found.update(f"{array.dtype} {array.shape} ".encode() + np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()[:16]
 
 
 def checked_path(given: Any, resume: bool) -> pathlib.Path | None:

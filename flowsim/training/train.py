@@ -237,6 +237,9 @@ def train(
             "seeds": seed_values.tolist(),
             "record_steps": lanes.steps.tolist(),
             "keep_circuits": keep,
+            # the settings say of arrays only that they are some
+            "start_arrays": checkpoints.digest(jax.tree.leaves(circuits)) if isinstance(start, Mapping) else None,
+            "embedding_arrays": checkpoints.digest(jax.tree.leaves(vectors)) if d is not None else None,
             "versions": versions(),
         }
         journal = Journal(path, every, binding, resume)

@@ -8,6 +8,7 @@ from flowsim import _checks, _jax
 from flowsim.errors import InvalidInput
 from flowsim.experiments._claims import _factors, _flow, _rates, _ratio, _trained
 from flowsim.experiments._experiment import Experiment, Finding, Report
+from flowsim.experiments._typed import typed
 from flowsim.plot.rates import effective_rates
 from flowsim.task import FixedContext, Task
 
@@ -44,6 +45,7 @@ class ClaimsSettings:
     parts: tuple[str, ...] = PARTS
 
     def __post_init__(self) -> None:
+        typed(self, empty=("parts",))
         for name, minimum in {"classes": 2, "distinct": 1, "common": 1, "ratios": 5, "matrices": 1, "seeds": 1}.items():
             _checks.whole(name, getattr(self, name), minimum=minimum)
         if 80 % (self.ratios - 1):

@@ -232,7 +232,7 @@ def _close(dataset: xr.Dataset, circuit: str) -> Finding:
         WHERE,
         f"CACO with the measured rate has the attention of {CIRCUITS[circuit]} within {measured:.1e} up to t = "
         f"{_UNTIL[circuit]:g}; with a + b log(1 + t/T) fitted to it within {fitted:.2g}, with a fitted constant "
-        f"within {constant:.2g}",
+        f"within {constant:.2g} ({_CLOSE:g} is close)",
         "agrees" if measured < _CLOSE else "differs",
         fitted,
     )

@@ -7,6 +7,7 @@ import xarray as xr
 
 from flowsim.experiments._claims._flow import FOUR, WHERE
 from flowsim.experiments._experiment import Finding
+from flowsim.experiments._seeds import share as _share
 from flowsim.solve.descent import descend
 from flowsim.solve.exact import exact
 from flowsim.solve.inverse_design import ratio_for
@@ -75,7 +76,7 @@ def _flow(dataset: xr.Dataset, until: float = 60.0) -> xr.Dataset:
 
 def _at_time(dataset: xr.Dataset) -> Finding:
     change = _flow(dataset, 1e6)["log_odds"].diff("ratio")
-    share = float((change > 0).mean())
+    share = _share(change > 0, change.notnull())
     return Finding(
         "attention rises with the ratio at fixed time (Lemma 3)",
         WHERE,
@@ -89,7 +90,7 @@ def _at_time(dataset: xr.Dataset) -> Finding:
 def _at_point(dataset: xr.Dataset, what: str) -> Finding:
     ratio = dataset[f"ratio_at_{what}"]
     change = ratio.diff("wanted")
-    share = float((change > 0).mean())
+    share = _share(change > 0, change.notnull())
     places = ", ".join(f"{value:g}" for value in dataset[f"at_{what}"].values)
     return Finding(
         f"attention rises with the ratio at fixed {what} (Lemma 3)",
@@ -156,7 +157,7 @@ def _near_loss(flow: xr.Dataset, field: str) -> xr.DataArray:
 
 def _margin(dataset: xr.Dataset) -> Finding:
     margin = _near_loss(_flow(dataset), "margin")
-    share = float((margin.diff("ratio") < 0).mean())
+    share = _share(margin.diff("ratio") < 0, margin.diff("ratio").notnull())
     ends = margin.sel(parameterization="CACO").values[[0, -1]]
     return Finding(
         "sharper attention at equal performance needs no larger output weights",
@@ -180,7 +181,8 @@ def _comparable(dataset: xr.Dataset) -> Finding:
     return Finding(
         "a larger ratio does not degrade predictive performance at equal training time",
         "paper, sections 4 and 7",
-        f"ten times the ratio lowers the probability of the label by at most {max(most, 0):.2g} at any time; where the "
+        f"ten times the ratio lowers the probability of the label by at most {max(most, 0):.2g} at any time "
+        f"({_COMPARABLE:g} is comparable); where the "
         f"loss is small already it can rise {factor:.3g} times ({where['parameterization'].values[0]}, ln t = "
         f"{float(where['log_time'][0]):.3g})",
         "agrees" if most < _COMPARABLE else "differs",

@@ -6,7 +6,11 @@ import itertools
 from flowsim import _checks
 from flowsim.errors import InvalidInput
 from flowsim.experiments._detour._reversal import NODES
+from flowsim.experiments._typed import typed
 from flowsim.task import FixedContext, Task
+
+STEPS = 20
+"""A training shorter than this has no course that a fall and a return could be read from."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +64,7 @@ class DetourSettings:
     seeds: int = 4
 
     def __post_init__(self) -> None:
+        typed(self)
         for name, minimum in (("classes", 2), ("distinct", 1), ("common", 1), ("other_outputs", 1), ("length", 2)):
             _checks.whole(name, getattr(self, name), minimum=minimum)
         for name in ("ratio_min", "ratio_max", "horizon", "tol", "accuracy", "lr", "trained_time", "batch_time"):
@@ -75,6 +80,16 @@ class DetourSettings:
             raise InvalidInput(
                 f"distinct_positions={self.distinct_positions!r} must stay below length={self.length}; give "
                 "smaller ones, so that there are common tokens."
+            )
+        for name in ("trained_time", "batch_time"):
+            if getattr(self, name) < STEPS * self.lr:
+                raise InvalidInput(
+                    f"lr={self.lr:g} leaves fewer than {STEPS} steps for {name}={getattr(self, name):g}; give a "
+                    "smaller lr or a longer time."
+                )
+        if self.budgets[0] > self.trained_time:
+            raise InvalidInput(
+                f"trained_time={self.trained_time:g} ends before the first of budgets={self.budgets!r}; train longer."
             )
         if self.budgets[-1] > self.horizon:
             raise InvalidInput(f"budgets={self.budgets!r} must not exceed horizon={self.horizon!r}.")

@@ -4,11 +4,12 @@ import numpy as np
 import xarray as xr
 
 from flowsim.experiments._experiment import Finding
+from flowsim.experiments._seeds import CONFIDENCE, difference
 
 _WHERE = "paper, section 4"
 _HIGH = 0.9  # mean probability of the label from which on predictions are confident
 _SUBSTANTIAL = 0.1  # share of examples that is substantial
-_ERRORS = 3.0  # standard errors beyond which a difference between seeds counts
+_SUFFERS = 0.01  # loss of accuracy that counts
 _WEAK = 0.5  # attention below which it is weak
 
 
@@ -37,7 +38,7 @@ def _confident(dataset: xr.Dataset) -> Finding:
     return _finding(
         "all four parameterizations predict with high confidence",
         _WHERE,
-        f"mean probability of the label {_listed(means)}",
+        f"mean probability of the label {_listed(means)} ({_HIGH:g} is high)",
         "agrees" if means[lowest] >= _HIGH else "differs",
         means[lowest],
     )
@@ -47,13 +48,14 @@ def _different(dataset: xr.Dataset) -> Finding:
     seeds = {name: _of(dataset.attention, name).mean("example") for name in _names(dataset)}
     means = {name: float(values.mean()) for name, values in seeds.items()}
     low, high = min(means, key=lambda name: means[name]), max(means, key=lambda name: means[name])
-    difference, error = _difference(seeds[high], seeds[low])
+    apart = difference(seeds[high] - seeds[low])
     return _finding(
         "at equal settings their attention differs substantially",
         _WHERE,
-        f"mean attention {_listed(means)}; {high} minus {low} is {difference:.2f} ± {error:.2f}",
-        "agrees" if difference > max(_SUBSTANTIAL, _ERRORS * error) else "differs",
-        difference,
+        f"mean attention {_listed(means)}; {high} minus {low} is {apart.mean:.2f} ± {apart.error:.2f} "
+        f"({_SUBSTANTIAL:g} is substantial)",
+        "differs" if apart.mean <= _SUBSTANTIAL else "agrees" if apart.sign > 0 else "undecided",
+        apart.mean,
     )
 
 
@@ -67,7 +69,7 @@ def _corner(dataset: xr.Dataset) -> list[Finding]:
             _finding(
                 f"{name} is near the top right corner",
                 _WHERE,
-                f"{share:.1%} of the examples have attention and probability of at least {edge:g}",
+                f"{share:.1%} of the examples have attention and probability of at least {edge:g} (half of them count)",
                 "agrees" if share > 0.5 else "differs",
                 share,
             )
@@ -84,27 +86,27 @@ def _top_left(dataset: xr.Dataset) -> Finding:
     return _finding(
         "FAFO has substantial mass at the top left: right predictions with weak attention",
         _WHERE,
-        f"right with attention below {_WEAK:g}: {_listed(shares, '.1%')}",
+        f"right with attention below {_WEAK:g}: {_listed(shares, '.1%')} (substantial: {_SUBSTANTIAL:.0%}, and twice "
+        "that of CACO and FACO)",
         "agrees" if shares["FAFO"] >= max(_SUBSTANTIAL, 2 * others) else "differs",
         shares["FAFO"],
     )
 
 
 def _shifted(dataset: xr.Dataset, regime: str) -> Finding:
-    changes, errors = {}, {}
+    changes = {}
     for name in _names(dataset):
         before = _of(dataset.attention, name).mean("example")
         after = _of(dataset.attention, name, regime).mean("example")
-        changes[name], errors[name] = _difference(after, before)
-    up = [name for name in changes if changes[name] > _ERRORS * errors[name]]
-    down = [name for name in changes if changes[name] < -_ERRORS * errors[name]]
-    told = ", ".join(f"{name} {changes[name]:+.3f} ± {errors[name]:.3f}" for name in changes)
+        changes[name] = difference(after - before)
+    signs = [change.sign for change in changes.values()]
+    told = ", ".join(f"{name} {change.mean:+.3f} ± {change.error:.3f}" for name, change in changes.items())
     return _finding(
         f"faster query-key learning ({_words(dataset, regime)}) moves attention to distinct tokens in all four",
         _WHERE,
-        f"change of the mean attention: {told}",
-        "differs" if down else "agrees" if len(up) == len(changes) else "undecided",
-        min(changes.values()),
+        f"change of the mean attention: {told} (it counts beyond {CONFIDENCE:.0%} of Student's t)",
+        "differs" if min(signs) < 0 else "agrees" if min(signs) > 0 else "undecided",
+        min(change.mean for change in changes.values()),
     )
 
 
@@ -115,24 +117,27 @@ def _resembles(dataset: xr.Dataset, name: str, regime: str) -> Finding:
     return _finding(
         f"with it ({_words(dataset, regime)}) the attention of {name} resembles that of FACO",
         _WHERE,
-        f"the distance (Wasserstein) between the distributions of attention goes from {before:.3f} to {after:.3f}",
+        f"the distance (Wasserstein) between the distributions of attention goes from {before:.3f} to {after:.3f} "
+        "(half counts)",
         "agrees" if after <= before / 2 else "differs" if after >= before else "undecided",
         after,
     )
 
 
 def _accurate(dataset: xr.Dataset, regime: str) -> Finding:
-    changes, errors = {}, {}
+    changes, kept, lost = {}, True, False
     for name in _names(dataset):
         before, after = (_of(dataset.correct, name, which).mean("example") for which in ("equal", regime))
-        changes[name], errors[name] = _difference(after, before)
+        change = difference(after - before)
+        changes[name] = change.mean
+        kept &= change.mean >= -_SUFFERS
+        lost |= change.mean < -_SUFFERS - change.margin
     worst = min(changes, key=lambda name: changes[name])
-    kept = changes[worst] >= -0.01
     return _finding(
         f"predictions do not suffer from it ({_words(dataset, regime)})",
         _WHERE,
-        f"change of the accuracy: {_listed(changes, '+.2%')}",
-        "agrees" if kept else "differs" if changes[worst] < -0.01 - _ERRORS * errors[worst] else "undecided",
+        f"change of the accuracy: {_listed(changes, '+.2%')} (a loss of more than {_SUFFERS:.0%} counts)",
+        "agrees" if kept else "differs" if lost else "undecided",
         changes[worst],
     )
 
@@ -151,7 +156,7 @@ def _ordering(dataset: xr.Dataset) -> list[Finding]:
             )
         made.append(
             _finding(
-                f"{above} attends more than FAFO",
+                f"where {above} attends more than FAFO",
                 "",
                 told,
                 "not stated there",
@@ -212,15 +217,6 @@ def _names(dataset: xr.Dataset) -> list[str]:
 
 def _of(array: xr.DataArray, name: str, regime: str = "equal") -> xr.DataArray:
     return array.sel(parameterization=name, regime=regime, drop=True)
-
-
-def _difference(one: xr.DataArray, other: xr.DataArray) -> tuple[float, float]:
-    """Mean over the seeds of one minus other, paired, and its standard error."""
-    pairs = (one - other).values
-    pairs = pairs[np.isfinite(pairs)]
-    if pairs.size < 2:
-        return float("nan"), float("nan")
-    return float(pairs.mean()), float(pairs.std(ddof=1) / np.sqrt(pairs.size))
 
 
 def _flat(array: xr.DataArray) -> np.ndarray:

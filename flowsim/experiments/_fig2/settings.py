@@ -6,6 +6,7 @@ from typing import Any
 
 from flowsim import _checks
 from flowsim.errors import InvalidInput
+from flowsim.experiments._typed import typed
 from flowsim.task import BinomialContext, Task
 
 _COUNTS = {
@@ -90,6 +91,7 @@ class Fig2Settings:
     together: int = 6
 
     def __post_init__(self):
+        typed(self)
         for name, minimum in _COUNTS.items():
             self._set(name, _checks.whole(name, getattr(self, name), minimum=minimum))
         self._set("vocabulary", _checks.whole("vocabulary", self.vocabulary, minimum=self.classes))

@@ -15,6 +15,7 @@ from flowsim.experiments._experiment import Experiment, Report
 from flowsim.experiments._random_starts.gram import grams, linearized
 from flowsim.experiments._random_starts.reading import findings
 from flowsim.experiments._symmetrized import Runs, symmetrized, train_each
+from flowsim.experiments._typed import typed
 from flowsim.isotypic import existing
 from flowsim.models import Circuits, FactorizedCircuit
 from flowsim.symmetric import Layout
@@ -65,6 +66,7 @@ class RandomStartsSettings:
     allowed: float = 0.1
 
     def __post_init__(self) -> None:
+        typed(self)
         for name in ("classes", "distinct", "common", "distinct_count", "common_count"):
             _validate.whole(name, getattr(self, name), minimum=2)
         for name in ("seeds", "points"):

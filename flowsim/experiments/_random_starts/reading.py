@@ -144,7 +144,7 @@ def _widths(dataset: xr.Dataset) -> Finding:
         peaks.append(float(apart.median("seed").max()))
     words = ", ".join(f"{peak:.2%} at width {width}" for peak, width in zip(peaks, dataset.width.values, strict=True))
     return Finding(
-        "wider factors have less class asymmetry",
+        "what class asymmetry alone does at which width",
         "",
         f"Entries of scale {scale:g}, all tokens alike at the start: the median run's attention is off by at most "
         f"{words}.",

@@ -23,8 +23,9 @@ from flowsim.experiments._stability.linearized import (
 )
 from flowsim.experiments._stability.moments import second_moments
 from flowsim.experiments._stability.noisy_starts import tolerance
-from flowsim.experiments._stability.reading import findings
+from flowsim.experiments._stability.reading import SPAN, findings
 from flowsim.experiments._stability.trained import check
+from flowsim.experiments._typed import typed
 from flowsim.symmetric import Layout
 from flowsim.task import Task
 
@@ -88,6 +89,7 @@ class StabilitySettings:
     allowed: float = 0.1
 
     def __post_init__(self) -> None:
+        typed(self)
         for name in ("classes", "distinct", "common", "distinct_count", "common_count"):
             _validate.whole(name, getattr(self, name), minimum=2)
         for name in self.parameterizations:
@@ -107,12 +109,32 @@ class StabilitySettings:
         _validate.real("last_time", self.last_time, above=self.first_time)
         if self.check_ratio not in self.ratios:
             raise InvalidInput(f"check_ratio={self.check_ratio:g} is not among ratios={self.ratios}; add it there.")
+        if len(self.check_times) != 2:
+            raise InvalidInput(f"check_times={self.check_times} must be two times, the first and the last.")
         early, late = self.check_times
         if not self.first_time <= early < late <= self.last_time or self.check_lr > early:
             raise InvalidInput(
                 f"check_times={self.check_times} must increase within first_time={self.first_time:g} and "
                 f"last_time={self.last_time:g}, from one step of check_lr={self.check_lr:g} on."
             )
+
+        if self.compared.stop - self.compared.start < 2 * SPAN:
+            raise InvalidInput(
+                f"check_times={self.check_times} hold fewer than {2 * SPAN} of the {self.points} points; give more "
+                "points or times farther apart."
+            )
+
+    @property
+    def times(self) -> np.ndarray:
+        """Times of the linearized flow."""
+        return np.geomspace(self.first_time, self.last_time, self.points)
+
+    @property
+    def compared(self) -> slice:
+        """Those that training is compared at."""
+        early, late = self.check_times
+        inside = np.flatnonzero((self.times >= early * 0.999) & (self.times <= late * 1.001))
+        return slice(int(inside[0]), int(inside[-1]) + 1) if inside.size else slice(0, 0)
 
     @classmethod
     def quick(cls) -> "StabilitySettings":
@@ -160,9 +182,7 @@ def stability(settings: StabilitySettings | None = None, report: Report | None =
     """
     settings = StabilitySettings() if settings is None else settings
     task, layout = settings.task, Layout.of(settings.task)
-    times = np.geomspace(settings.first_time, settings.last_time, settings.points)
-    inside = np.flatnonzero((times >= settings.check_times[0] * 0.999) & (times <= settings.check_times[1] * 1.001))
-    compared = slice(int(inside[0]), int(inside[-1]) + 1)
+    times, compared = settings.times, settings.compared
     each, checks, deviations = [], [], []
     total = 3 * len(settings.parameterizations)
     for number, name in enumerate(settings.parameterizations):

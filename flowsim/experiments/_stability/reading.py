@@ -21,9 +21,10 @@ NAMES = {
     "hidden_qk+class": "query-key hidden units that carry a class",
     "hidden_ov+class": "output-value hidden units that carry a class",
 }
-_SPAN = 5
+SPAN = 5
 _STEADY = 0.1
 _NEUTRAL = 0.05
+_SLOPES = 0.05
 
 
 def findings(dataset: xr.Dataset) -> list[Finding]:
@@ -44,7 +45,7 @@ def _growth(dataset: xr.Dataset) -> list[Finding]:
             line = here.log_growth.sel(parameterization=name).values
             if np.isnan(line).any():
                 continue
-            late.append(float(here.exponent.sel(parameterization=name).values[-_SPAN:].mean()))
+            late.append(float(here.exponent.sel(parameterization=name).values[-SPAN:].mean()))
             words.append(f"{name} {np.exp(line.max()):.3g} (late exponent {late[-1]:+.3f})")
         if not words or float(here.log_growth.max()) < _NEUTRAL:
             continue
@@ -64,7 +65,7 @@ def _by_ratio(dataset: xr.Dataset) -> list[Finding]:
     """How the exponent of the type that grows most depends on the ratio."""
     if dataset.ratio.size < 2:
         return []
-    late = dataset.exponent.sel(population="mean-counts").isel(time=slice(-_SPAN, None)).mean("time")
+    late = dataset.exponent.sel(population="mean-counts").isel(time=slice(-SPAN, None)).mean("time")
     kind = str(late.type.values[int(late.fillna(-np.inf).max(("parameterization", "ratio")).values.argmax())])
     words = []
     for name in dataset.parameterization.values:
@@ -73,7 +74,7 @@ def _by_ratio(dataset: xr.Dataset) -> list[Finding]:
     ratios = ", ".join(f"{ratio:g}" for ratio in dataset.ratio.values)
     return [
         Finding(
-            f"faster query-key learning makes {NAMES.get(kind, kind)} grow faster",
+            f"how the growth of {NAMES.get(kind, kind)} depends on the ratio",
             "",
             f"Late exponents at ratios {ratios}: {'; '.join(words)}.",
             OURS,
@@ -103,7 +104,7 @@ def _populations(dataset: xr.Dataset) -> list[Finding]:
     mean = float(here.sel(population="mean-counts", **at))
     return [
         Finding(
-            "random token identities instead of mean counts change the growth",
+            "what random token identities instead of mean counts change in the growth",
             "",
             f"Most for {NAMES.get(at['type'], at['type'])}, {at['parameterization']}, t={at['time']:.3g}: ln growth "
             f"{mean:.2f} becomes {mean + float(here.sel(population='sampled-identities', **at)) - mean:.2f}.",
@@ -116,16 +117,23 @@ def _populations(dataset: xr.Dataset) -> list[Finding]:
 def _training(dataset: xr.Dataset) -> list[Finding]:
     rows = []
     for name in dataset.parameterization.values:
-        errors = slope_errors(dataset.sel(parameterization=name))
+        here = dataset.sel(parameterization=name)
+        errors = slope_errors(here)
+        claim = f"small perturbations of {name} grow in training as linearized"
+        lost = (here.predicted.notnull().all("check_time") & errors.error.isnull()).values
+        if lost.any() or errors.error.isnull().all():
+            rows.append(Finding(claim, "", f"Training diverged for {int(lost.sum())} types.", "undecided"))
+            continue
         kind = str(errors.type.values[int(np.nanargmax(errors.error.values))])
         worst = errors.sel(type=kind)
         rows.append(
             Finding(
-                f"small perturbations of {name} grow in training as linearized",
+                claim,
                 "",
                 f"Slopes differ by {float(worst.error):.2%} of the steepest at most ({NAMES[kind]}); halving the step "
-                f"changes them by {float(worst.step):.2%}, halving the perturbation by {float(worst['size']):.2%}.",
-                "agrees" if float(worst.error) < 0.05 else "differs",
+                f"changes them by {float(worst.step):.2%}, halving the perturbation by {float(worst['size']):.2%} "
+                f"({_SLOPES:.0%} counts as the same).",
+                "agrees" if float(worst.error) < _SLOPES else "differs",
                 float(worst.error),
             )
         )
@@ -143,8 +151,8 @@ def slope_errors(dataset: xr.Dataset) -> xr.Dataset:
         NaN for types that the parameterization does not have.
     """
     log_time = np.log(dataset.check_time.values)
-    predicted = slopes(log_time, dataset.predicted.values, _SPAN)
-    given, half_step, half_size = slopes(log_time, dataset.trained.values, _SPAN)
+    predicted = slopes(log_time, dataset.predicted.values, SPAN)
+    given, half_step, half_size = slopes(log_time, dataset.trained.values, SPAN)
     steepest = np.max(np.abs(predicted), axis=-1)
     unit = np.where(steepest < _STEADY, 1.0, steepest)
     parts = {"error": given - predicted, "step": given - half_step, "size": given - half_size}

@@ -1,0 +1,48 @@
+"""Whether runs of several seeds show a difference, or too little to tell."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+CONFIDENCE = 0.99
+"""Of the two-sided interval of Student's t, so that few seeds must agree the more."""
+
+
+class Difference(NamedTuple):
+    """A mean over the seeds; all NaN where there are fewer than two usable ones.
+
+    Attributes:
+        mean: the mean.
+        error: its standard error.
+        margin: what the mean has to exceed.
+    """
+
+    mean: float
+    error: float
+    margin: float
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where the mean is clearly above or below 0, else 0."""
+        return int(self.mean > self.margin) - int(self.mean < -self.margin)
+
+
+def difference(values: Any) -> Difference:
+    """The mean of paired differences, one for each seed; runs that diverged are NaN and left out.
+
+    Args:
+        values: the differences, of any shape.
+    """
+    finite = np.asarray(values, dtype=float).ravel()
+    finite = finite[np.isfinite(finite)]
+    if finite.size < 2:
+        return Difference(float("nan"), float("nan"), float("nan"))
+    error = float(finite.std(ddof=1) / np.sqrt(finite.size))
+    return Difference(float(finite.mean()), error, error * float(stats.t.ppf((1 + CONFIDENCE) / 2, finite.size - 1)))
+
+
+def share(holds: Any, known: Any) -> float:
+    """The share of the known entries at which something holds; NaN where nothing is known."""
+    there = np.asarray(known, dtype=bool)
+    return float(np.mean(np.asarray(holds)[there])) if there.any() else float("nan")
