@@ -53,6 +53,9 @@ def detour_map(dataset: Any) -> Figure:
             Patch(facecolor="none", edgecolor=style.GREY, hatch="////", lw=0, label="not back at the horizon"),
             *entries,
         ]
+        if (dataset.outcome.values == _UNSOLVED).any():
+            unsolved = Patch(facecolor="none", edgecolor=style.GREY, hatch="xxxx", lw=0, label="not solved")
+            handles.insert(2, unsolved)
         style.legend(figure, handles, per_row=3)
     return figure
 

@@ -112,4 +112,4 @@ def _tolerated(ax: Axes, dataset: xr.Dataset, names: list[str]) -> None:
             )  # fmt: skip
     ax.set(xscale="log", yscale="log", xlabel=style.TIME, ylabel="random start tolerated")
     ax.set_title(f"attention or margin off by {allowed:.0%}, $r = {dataset.attrs['tolerance_ratio']:g}$")
-    ax.legend(fontsize=6, ncols=2)
+    ax.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -55,13 +55,19 @@ def solver(task: Task, tol: float) -> Solve:
 
     Args:
         task: with a single composition, so that the log odds change as the score gap does.
-        tol: tolerance of the integration.
+        tol: tolerance of the integration. The return of attention is so steep at large ratios that a time within it
+            may cost the integrator its digits; a ratio for which it says so is solved to 100 and to 10,000 times `tol`.
     """
 
     def solve(ratios: np.ndarray, log_times: np.ndarray) -> np.ndarray:
-        trajectory = integrate(task, "CACO", ratio=ratios, log_times=log_times, tol=tol)
-        change, ok = np.asarray(trajectory.score_gap_change), np.asarray(trajectory.ok)
-        return np.where(ok[:, None], change, np.nan)
+        change = np.full((ratios.size, log_times.size), np.nan)
+        for allowed in (tol, 100 * tol, 10_000 * tol):
+            trajectory = integrate(task, "CACO", ratio=ratios, log_times=log_times, tol=allowed)
+            new = np.isnan(change[:, -1]) & np.asarray(trajectory.ok)
+            change[new] = np.asarray(trajectory.score_gap_change)[new]
+            if not np.isnan(change[:, -1]).any():
+                break
+        return change
 
     return solve
 
