@@ -21,7 +21,7 @@ run: $(STAMP)  ## derive, solve, train and judge four learning-rate ratios; writ
 four: $(STAMP)  ## the same for all four parameterizations side by side (minutes); writes results-four/
 	$(BIN)/flowsim verify --parameterization all --out results-four --overwrite
 
-reproduce: $(STAMP)  ## the paper's synthetic results and what it left open (a quarter of an hour); writes reproduced/
+reproduce: $(STAMP)  ## the paper's synthetic results and what it left open (six minutes); writes reproduced/
 	$(BIN)/flowsim reproduce all --out reproduced
 
 figures: $(STAMP)  ## draw the figures of the README again, into docs/figures/ (minutes)
