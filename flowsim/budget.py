@@ -127,6 +127,9 @@ def error_budget(
         raise InvalidInput(f"task={task!r} must be a flowsim.Task.")
     ratio = _validate.real("ratio", ratio, minimum=0.0)
     lr = _validate.real("lr", lr, above=0.0)
+    steps = _validate.whole("steps", steps, minimum=1)
+    if batch is not None:
+        batch = _validate.whole("batch", batch, minimum=1)
     line = {
         "margin0": margin0, "score_gap0": score_gap0, "imbalance_ov": imbalance_ov, "imbalance_qk": imbalance_qk
     }  # fmt: skip
@@ -135,6 +138,7 @@ def error_budget(
     begun = given if start is None else {**given, "start": start}
     finite = {"ratio": ratio, "lr": lr, "steps": steps, "points": points}
     stepped = descend(task, parameterization, **finite, **begun)
+    _refuse_unfinished({"descent": stepped}, ratio, lr)  # what costs most comes only after it
     trained = train(task, parameterization, **finite, **begun, progress=False)
     grid = np.asarray(stepped.log_time)
     solved = integrate(task, parameterization, ratio=ratio, log_times=grid, tol=tol, **begun)
@@ -145,13 +149,7 @@ def error_budget(
         kinds = {"population": "sampled-identities", "batch": batch, "seeds": seeds, "progress": False}
         sampled = train(task, parameterization, **finite, **begun, **kinds)
         runs["sampled training"] = sampled
-    for name, run in runs.items():
-        if not bool(jnp.all(run.ok)):
-            raise InvalidInput(
-                f"lr={lr:g} with ratio={ratio:g}: the {name} did not finish (status "
-                f"{int(np.max(np.asarray(run.status)))}), so nothing can be compared; give a smaller lr or fewer steps."
-            )
-
+    _refuse_unfinished(runs, ratio, lr)
     parts, total, spread = {}, {}, {}
     for observable in OBSERVABLES:
         truth, flow, blocks, full = (_read(run, observable) for run in (theory, solved, stepped, trained))
@@ -180,6 +178,15 @@ def error_budget(
         "task": task.to_dict(),
     }
     return ErrorBudget(grid, parts, total, spread, settings)
+
+
+def _refuse_unfinished(runs: dict[str, Trajectory], ratio: float, lr: float) -> None:
+    for name, run in runs.items():
+        if not bool(jnp.all(run.ok)):
+            raise InvalidInput(
+                f"lr={lr:g} with ratio={ratio:g}: the {name} did not finish (status "
+                f"{int(np.max(np.asarray(run.status)))}), so nothing can be compared; give a smaller lr or fewer steps."
+            )
 
 
 def _theory(task, parameterization, ratio, grid, tol, given, start) -> Trajectory:
