@@ -13,9 +13,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from flowsim import plot, schedules
+    from flowsim.answers import answer_f1, exact_match
     from flowsim.balancedness import balanced_factors, preconditioner
     from flowsim.budget import ErrorBudget, error_budget
     from flowsim.codegen import compile
+    from flowsim.erasure import Faithfulness, faithfulness
     from flowsim.errors import FileProblem, InvalidInput, NoClosedForm
     from flowsim.laws import phase_diagram, trained_slopes, verify
     from flowsim.metrics import (
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         dtap,
         mean_relevant_attention,
     )
+    from flowsim.rollout import attention_rollout
     from flowsim.solve.descent import descend
     from flowsim.solve.equilibrium import Equilibrium, equilibrium
     from flowsim.solve.exact import exact, time_to
@@ -42,6 +45,7 @@ _HOME = {
     "BinomialContext": "flowsim.task",
     "Equilibrium": "flowsim.solve.equilibrium",
     "ErrorBudget": "flowsim.budget",
+    "Faithfulness": "flowsim.erasure",
     "FileProblem": "flowsim.errors",
     "FixedContext": "flowsim.task",
     "Group": "flowsim.task",
@@ -53,8 +57,10 @@ _HOME = {
     "Status": "flowsim.status",
     "Task": "flowsim.task",
     "Trajectory": "flowsim.trajectory",
+    "answer_f1": "flowsim.answers",
     "attention_confidence": "flowsim.metrics",
     "attention_model_confidence": "flowsim.metrics",
+    "attention_rollout": "flowsim.rollout",
     "balanced_factors": "flowsim.balancedness",
     "compile": "flowsim.codegen",
     "derive": "flowsim.theory",
@@ -63,6 +69,8 @@ _HOME = {
     "equilibrium": "flowsim.solve.equilibrium",
     "error_budget": "flowsim.budget",
     "exact": "flowsim.solve.exact",
+    "exact_match": "flowsim.answers",
+    "faithfulness": "flowsim.erasure",
     "fixed_attention": "flowsim.solve.frozen",
     "frozen_gate": "flowsim.solve.frozen",
     "integrate": "flowsim.solve.ode",
@@ -83,6 +91,7 @@ __all__ = [
     "BinomialContext",
     "Equilibrium",
     "ErrorBudget",
+    "Faithfulness",
     "FileProblem",
     "FixedContext",
     "Group",
@@ -94,8 +103,10 @@ __all__ = [
     "Status",
     "Task",
     "Trajectory",
+    "answer_f1",
     "attention_confidence",
     "attention_model_confidence",
+    "attention_rollout",
     "balanced_factors",
     "compile",
     "derive",
@@ -104,6 +115,8 @@ __all__ = [
     "equilibrium",
     "error_budget",
     "exact",
+    "exact_match",
+    "faithfulness",
     "fixed_attention",
     "frozen_gate",
     "integrate",

@@ -1,0 +1,48 @@
+"""Subject-verb agreement (Linzen et al. 2016): the sentence up to its verb, the verb's number, the subject."""
+
+import csv
+import os
+
+from flowsim.corpora._examples import Corpus, Example, collect, need, text_of
+from flowsim.errors import FileProblem
+
+_WANTED = "a table in the columns of Linzen et al.'s agr_50_mostcommon_10K.tsv"
+_COLUMNS = ("sentence", "verb_pos", "subj_index", "verb_index")
+LABELS = ("VBP", "VBZ")
+
+
+def subject_verb(path: str | os.PathLike, *, skip_bad: bool = False) -> Corpus:
+    """Reads subject-verb dependencies, tab separated with a header; indices count from 1.
+
+    The tokens are those before the verb, the label is the verb's part of speech, VBZ (singular) or VBP (plural), and
+    the relevant token is the subject.
+
+    Args:
+        path: the file, plain or .gz.
+        skip_bad: go on after a malformed record; what was wrong is in `Corpus.skipped`.
+
+    Returns:
+        The dependencies; the source of each is its sentence.
+
+    Raises:
+        FileProblem: if the file is missing, or a record is malformed, which is named by its line.
+    """
+    rows = csv.DictReader(text_of(path, _WANTED).splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
+    missing = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
+    if missing:
+        raise FileProblem(f"file {str(path)!r} has no column {missing[0]!r}; give {_WANTED}.")
+    records = ((f"line {number}", (str(number), row)) for number, row in enumerate(rows, 2))
+    return collect("subject-verb", path, records, _read, skip_bad=skip_bad, wanted=_WANTED)
+
+
+def _read(record: tuple[str, dict[str, str]]) -> list[Example]:
+    key, row = record
+    need(all(row[name] is not None for name in _COLUMNS), "the line is too short")
+    words = row["sentence"].split()
+    subject, verb = int(row["subj_index"]) - 1, int(row["verb_index"]) - 1
+    need(
+        0 <= subject < verb < len(words), f"subj_index {subject + 1} and verb_index {verb + 1} do not fit the sentence"
+    )
+    need(row["verb_pos"] in LABELS, f"verb_pos is {row['verb_pos']!r}, not VBZ or VBP")
+    relevant = tuple(i == subject for i in range(verb))
+    return [Example(key, row["sentence"], tuple(words[:verb]), label=row["verb_pos"], relevant=relevant)]
