@@ -290,20 +290,19 @@ def test_derivatives():
 
 @pytest.mark.slow
 def test_forward_and_second_derivatives():
-    point = jnp.asarray([5.0, 0.02, 0.1, 0.3, -0.2, 6.0])
+    """By all but the start of the query-key factors: the docstring of `exact` says so."""
+    point = jnp.asarray([5.0, 0.02, 0.3, 6.0])
 
     def log_odds(point):
-        return margin_of(point[0], point[1:5], point[5])[1]
+        return margin_of(point[0], (point[1], 0.1, point[2], -0.2), point[3])[1]
 
     first = jax.jit(jax.grad(log_odds))
     np.testing.assert_allclose(jax.jit(jax.jacfwd(log_odds))(point), first(point), rtol=1e-10)
     second = jax.jit(jax.jacfwd(jax.grad(log_odds)))(point)
     step = 1e-4
-    for i in (0, 1, 3, 5):  # not by the start of the query-key factors: the docstring of `exact` says so
+    for i in range(4):
         ends = [first(point.at[i].add(sign * step)) for sign in (1, -1)]
-        seen = (ends[0] - ends[1]) / (2 * step)
-        for j in (0, 1, 3, 5):
-            np.testing.assert_allclose(second[j, i], seen[j], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(second[:, i], (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
