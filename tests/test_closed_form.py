@@ -133,7 +133,7 @@ def test_accuracy_of_negative_starts():
 @pytest.mark.slow
 @pytest.mark.parametrize("negative", [False, True])
 def test_accuracy_of_many(negative):
-    references = list(drawn(192, seed=5 + negative, negative=negative))
+    references = list(drawn(96, seed=5 + negative, negative=negative))
     log_times = random_times(len(references), 3, seed=7)
     for i in range(0, len(references), _LANES):
         worst, _ = worst_errors(references[i : i + _LANES], log_times[i : i + _LANES])
