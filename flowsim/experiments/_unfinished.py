@@ -30,8 +30,9 @@ def write(path: pathlib.Path, arrays: Mapping[str, Any], settings: Any) -> None:
         FileProblem: if the folder is missing or cannot be written.
     """
     header = json.dumps({"format": _FORMAT, "flowsim": flowsim.__version__, **dataclasses.asdict(settings)})
+    kept: dict[str, Any] = {_HEADER: header, **arrays}
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, **{_HEADER: np.array(header)}, **{name: np.asarray(value) for name, value in arrays.items()})
+        np.savez(file, **{name: np.asarray(value) for name, value in kept.items()})
         file.flush()
         os.fsync(file.fileno())
 

@@ -1,0 +1,136 @@
+"""The arrays of `table1` against the paper's table 1."""
+
+import numpy as np
+import xarray as xr
+
+from flowsim.experiments._experiment import Finding
+from flowsim.experiments._seeds import CONFIDENCE, difference
+from flowsim.experiments._table1 import reading
+from flowsim.experiments._table1.reading import METRICS, Interval, Metric, Paired
+
+WHERE = "paper, section 7, table 1"
+BASELINE = "baseline"
+
+
+def findings(dataset: xr.Dataset) -> list[Finding]:
+    """For each data set: what was learnt, attention beside uniform attention's, and every metric of the paper's table.
+
+    Args:
+        dataset: from `table1`.
+    """
+    choices = reading.choices_of(dataset)
+    values, uniform = reading.measured(dataset, choices), reading.uniform(dataset, choices)
+    made = []
+    for name in dataset.dataset.values.tolist():
+        here, even = values.sel(dataset=name), float(uniform.mrta.sel(dataset=name))
+        majority = float(dataset.majority.sel(dataset=name))
+        made += [learnt(here, name, majority), beyond_uniform(here, name, even)]
+        for arm in dataset.arm.values.tolist():
+            if arm != BASELINE:
+                factor = float(dataset.multiplier.sel(dataset=name))
+                made += [_moved(here, metric, name, arm, factor, majority) for metric in METRICS]
+    return made
+
+
+def learnt(here: xr.Dataset, name: str, majority: float) -> Finding:
+    """Whether the models of one data set do better than answering the most frequent label.
+
+    Args:
+        here: the metrics of one data set.
+        name: of the data set.
+        majority: accuracy of always answering the most frequent training label.
+    """
+    return _above(
+        here.accuracy,
+        majority,
+        f"{name}: the models learn, their accuracy exceeds that of always answering the most frequent label",
+        f"the most frequent label is right in {majority:.3f}; accuracy of",
+        ("has learnt", "is worse than that", "has not learnt"),
+    )
+
+
+def beyond_uniform(here: xr.Dataset, name: str, even: float) -> Finding:
+    """Whether attention on relevant tokens exceeds what uniform attention has there.
+
+    Args:
+        here: the metrics of one data set.
+        name: of the data set.
+        even: MRTA of uniform attention.
+    """
+    return _above(
+        here.mrta,
+        even,
+        f"{name}: attention on relevant tokens exceeds that of uniform attention",
+        f"uniform attention has MRTA {even:.3f};",
+        ("above it", "below it", "not told apart from it"),
+    )
+
+
+def not_learnt(here: xr.Dataset, majority: float, models: list) -> str:
+    """A clause naming those models that do not clearly beat the most frequent label; empty if all do.
+
+    Args:
+        here: the metrics of one data set.
+        majority: accuracy of always answering the most frequent training label.
+        models: which models are asked about.
+    """
+    axis = reading.model_axis(here)
+    over = {model: difference(here.accuracy.sel({axis: model}) - majority) for model in models}
+    lazy = [model for model in models if np.isfinite(over[model].mean) and over[model].sign <= 0]
+    if not lazy:
+        return ""
+    return f"; the model has not learnt ({_listed(lazy, axis)}: accuracy not clearly above the most frequent label's)"
+
+
+def shown(found: Interval, digits: int = 3) -> str:
+    """A mean with its interval as text; the number of seeds where some are missing."""
+    if not found.usable:
+        return "-"
+    half = "" if found.usable < 2 else f" ± {found.half:.{digits}f}"
+    part = "" if found.usable == found.seeds else f" ({found.usable} of {found.seeds} seeds)"
+    return f"{found.mean:.{digits}f}{half}{part}"
+
+
+def apart(found: Paired, digits: int = 3) -> str:
+    """A paired difference with what it has to exceed, as text."""
+    mean, _, margin = found.difference
+    return f"{mean:+.{digits}f} ± {margin:.{digits}f}" if np.isfinite(mean) else "-"
+
+
+def _moved(here: xr.Dataset, metric: Metric, name: str, arm: str, factor: float, majority: float) -> Finding:
+    values = here[metric.name]
+    before, after = values.sel(arm=BASELINE), values.sel(arm=arm)
+    found = reading.compared(before, after, metric.sign)
+    verb = {1: "raises", -1: "lowers", 0: "does not degrade"}[metric.sign]
+    decay = " (weight decay independent of that rate)" if arm != "raised" else ""
+    told = f"from {shown(reading.interval(before))} to {shown(reading.interval(after))}, paired {apart(found)}"
+    told += f" ({CONFIDENCE:.0%})"
+    if metric.sign == 0:
+        told += f", where a loss of {reading.NOT_WORSE:g} counts"
+    if found.why:
+        told += f"; {found.why}"
+    return Finding(
+        f"{name}: {factor:g} times the query-key rate {verb} {metric.title}{decay}",
+        WHERE,
+        told + not_learnt(here, majority, [BASELINE, arm]),
+        found.verdict,
+        found.difference.mean,
+    )
+
+
+def _above(values: xr.DataArray, level: float, claim: str, told: str, words: tuple[str, str, str]) -> Finding:
+    """How the models of one data set stand to a level that needs no model."""
+    axis = reading.model_axis(values)
+    parts, excess, known = [], [], True
+    for model in values[axis].values.tolist():
+        of_model = values.sel({axis: model})
+        over = difference(of_model - level)
+        excess.append(over.mean)
+        known &= bool(of_model.notnull().all()) and np.isfinite(over.mean)
+        word = {1: words[0], -1: words[1], 0: words[2]}[over.sign] if np.isfinite(over.mean) else "too few seeds"
+        parts.append(f"{_listed([model], axis)} {shown(reading.interval(of_model))} ({word})")
+    return Finding(claim, "", f"{told} {', '.join(parts)}", "not stated there" if known else "undecided", min(excess))
+
+
+def _listed(models: list, axis: str) -> str:
+    return ", ".join(str(model) if axis == "arm" else f"x{model:g}" for model in models)
