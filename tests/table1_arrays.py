@@ -46,7 +46,9 @@ def _arrays(shifts, axis, gain, noise, seeds, right, key):
     n, examples = len(shifts), max(SIZES.values())
     run = (len(SIZES), n, seeds)
     shift = np.array(list(shifts.values()))[None, :, None, None] + noise * draw.normal(size=(*run, 1))
-    better = np.array([gain * (k > 0) for k in range(n)])[None, :, None, None] + noise * draw.normal(size=(*run, 1))
+    better = gain * (np.arange(n) > list(shifts.values()).index(0.0))[None, :, None, None] + noise * draw.normal(
+        size=(*run, 1)
+    )
     even = np.clip(np.array(list(EVEN.values()))[:, None] + 0.05 * draw.normal(size=(len(SIZES), examples)), 0.01, 0.9)
     there = np.arange(examples)[None, :] < np.array(list(SIZES.values()))[:, None]
     marked = there & ~((np.arange(examples) % 3 == 0)[None, :] & (np.arange(len(SIZES)) == 0)[:, None])

@@ -30,9 +30,9 @@ def write(path: pathlib.Path, arrays: Mapping[str, Any], settings: Any) -> None:
         FileProblem: if the folder is missing or cannot be written.
     """
     header = json.dumps({"format": _FORMAT, "flowsim": flowsim.__version__, **dataclasses.asdict(settings)})
-    kept: dict[str, Any] = {_HEADER: header, **arrays}
+    kept: dict[str, Any] = {name: np.asarray(value) for name, value in {_HEADER: header, **arrays}.items()}
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, **{name: np.asarray(value) for name, value in kept.items()})
+        np.savez(file, **kept)
         file.flush()
         os.fsync(file.fileno())
 

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from flowsim import metrics
 from flowsim.errors import InvalidInput
 from flowsim.plot import style
+from flowsim.status import Status
 
 _ARMS = {
     "baseline": ("baseline", style.PALETTE[0]),
@@ -45,14 +46,16 @@ def relevance_maps(dataset: xr.Dataset) -> Figure:
     """
     _needs(dataset, "table1", "arm", "attention", "probability", "uniform")
     names, arms = dataset.dataset.values.tolist(), ("baseline", "raised")
-    most = int((dataset.uniform.notnull().sum("example") * dataset.seed.size).max())
-    norm = LogNorm(1 / max(most, 2), 1.0)
+    found = {(name, arm): _shares(dataset.sel(dataset=name, arm=arm)) for name in names for arm in arms}
+    largest = max(float(shares.max()) for shares in found.values())
+    least = min((float(shares[shares > 0].min()) for shares in found.values() if shares.any()), default=0.1)
+    norm = LogNorm(10 ** np.floor(np.log10(least)), 10 ** np.ceil(np.log10(max(largest, 2 * least))))
     with style.style():
         figure, axes = style.panels(len(names), 2, height=2.8)
         figure.set_size_inches(6.4, 2.8 * len(names) + 0.6)
         for row, name in zip(axes, names, strict=True):
             for ax, arm in zip(row, arms, strict=True):
-                _heat_map(ax, dataset.sel(dataset=name, arm=arm), norm)
+                _heat_map(ax, dataset.sel(dataset=name, arm=arm), found[name, arm], norm)
                 ax.set_title(f"{name}: {_ARMS[arm][0]}")
             row[0].set_ylabel("probability of the right label")
         for ax in axes[-1]:
@@ -67,26 +70,33 @@ def relevance_maps(dataset: xr.Dataset) -> Figure:
     return figure
 
 
-def _heat_map(ax: Axes, panel: xr.Dataset, norm: LogNorm) -> None:
-    known = (panel.attention.notnull() & panel.probability.notnull()).transpose("seed", "example").values
-    a = panel.attention.transpose("seed", "example").values
-    p = panel.probability.transpose("seed", "example").values
+def _known(panel: xr.Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Attention and probability of each seed and example, and where both are there."""
+    a, p = (panel[name].transpose("seed", "example").values for name in ("attention", "probability"))
+    return a, p, np.isfinite(a) & np.isfinite(p)
+
+
+def _shares(panel: xr.Dataset) -> np.ndarray:
+    """The heat map over all seeds, bins of probability first; all 0 where no run is usable."""
+    a, p, known = _known(panel)
+    return metrics.dtap(a[known], p[known], bins=_BINS).T if known.any() else np.zeros((_BINS, _BINS))
+
+
+def _heat_map(ax: Axes, panel: xr.Dataset, shares: np.ndarray, norm: LogNorm) -> None:
+    edges = np.arange(_BINS + 1) / _BINS
     ax.grid(visible=False)
-    if known.any():
-        shares = metrics.dtap(a[known], p[known], bins=_BINS).T
-        edges = np.arange(_BINS + 1) / _BINS
-        ax.pcolormesh(
-            edges, edges, np.ma.masked_where(shares == 0, shares), cmap="viridis_r", norm=norm, rasterized=True
-        )
-    for one, probability, here in zip(a, p, known, strict=True):
-        if here.any():
-            at = one[here].mean(), probability[here].mean()
-            ax.plot(*at, ls="", marker="o", ms=3.2, mfc="white", mec="black", mew=0.5, clip_on=False, zorder=4)
+    ax.pcolormesh(edges, edges, np.ma.masked_where(shares == 0, shares), cmap="viridis_r", norm=norm, rasterized=True)
+    runs = [
+        (one[here].mean(), other[here].mean()) for one, other, here in zip(*_known(panel), strict=True) if here.any()
+    ]
+    for at in runs:
+        ax.plot(*at, ls="", marker="o", ms=3.2, mfc="white", mec="black", mew=0.5, clip_on=False, zorder=4)
     ax.axvline(float(panel.uniform.mean()), color=style.GREY, lw=1, ls=_DASHED, zorder=2)
-    lost = int((~known.any(axis=1)).sum())
-    if lost:
-        ax.text(0.04, 0.05, f"{lost} of {known.shape[0]} seeds diverged", transform=ax.transAxes, fontsize=7.5)
     ax.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1), aspect="equal")
+    lost = int((panel.status != int(Status.OK)).sum())
+    if lost:
+        told = ax.text(0.97, 0.04, f"{lost} of {panel.seed.size} seeds diverged", ha="right", fontsize=7.5, zorder=5)
+        told.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5})
 
 
 def paired_metrics(dataset: xr.Dataset) -> Figure:
@@ -118,6 +128,7 @@ def paired_metrics(dataset: xr.Dataset) -> Figure:
                 _dots(ax, values[metric].sel(dataset=name), arms)
                 ax.set_title(title)
             row[0].set_ylabel(name)
+        figure.align_ylabels(axes[:, 0])
         entries = [style.key(_ARMS[arm][0], color=_ARMS[arm][1], marker="o", ms=4, ls="") for arm in arms]
         entries.append(style.key("one seed", color=style.GREY, lw=0.6))
         entries.append(style.key(f"mean, {reading.CONFIDENCE:.0%} interval", color="black", marker="D", ms=3.5, lw=1))
@@ -219,8 +230,10 @@ def multiplier_dial(dataset: xr.Dataset) -> Figure:
             below.axhline(float(here.majority), color=style.GREY, lw=1, ls=_DASHED, zorder=1)
             _against_multiplier(above, values.mrta.sel(dataset=name), style.PALETTE[1])
             _against_multiplier(below, values.accuracy.sel(dataset=name), style.PALETTE[0])
-            above.set_title(name)
+            above.set_title(f"{name}: attention")
             above.set_ylim(0, 1)
+            below.set_title(f"{name}: accuracy")
+            below.set_xlim(above.get_xlim())
             below.set_xlabel("query-key multiplier")
         axes[0, 0].set_ylabel(_ATTENTION)
         axes[1, 0].set_ylabel("accuracy")
@@ -240,7 +253,7 @@ def multiplier_dial(dataset: xr.Dataset) -> Figure:
 def _against_multiplier(ax: Axes, values: xr.DataArray, color: str) -> None:
     lines = values.transpose("multiplier", "seed").values
     x = values.multiplier.values
-    ax.plot(x, lines, ls="", marker="o", ms=3, mew=0, color=color, alpha=0.55)
+    ax.plot(0.9 * x, lines, ls="", marker="o", ms=3, mew=0, color=color, alpha=0.55)  # beside the mean, on a log axis
     known = np.isfinite(lines).any(axis=1)
     means = np.array([row[np.isfinite(row)].mean() for row in lines[known]])
     ax.plot(x[known], means, color=color, lw=1)
