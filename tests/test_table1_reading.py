@@ -106,6 +106,8 @@ def test_what_is_missing_is_no_number():
     assert float(found.accuracy) == 3 / 4
     lost = arrays.assign(attention=arrays.attention.where(arrays.example != 1))  # of an example with relevant tokens
     assert np.isnan(measured(lost, CHOICES).mrta).all()
+    gone = arrays.assign(status=arrays.status + 4)  # a run that diverged, whatever numbers it left
+    assert all(np.isnan(value).all() for value in measured(gone, CHOICES).values())
     unsure = measured(arrays, Choices(0.5, 0.9, 0.2)).squeeze()
     assert np.isnan(unsure.acmc_confident)
     assert float(unsure.acmc_all) == 0
