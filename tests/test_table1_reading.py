@@ -261,7 +261,7 @@ def test_the_table_shows_the_numbers_and_what_was_used():
     assert row[1] == f"{mean:.3f} ± {half:.3f}"
     apart = compared(values.sel(arm="baseline"), values.sel(arm="raised"), 1).difference
     assert row[4:] == (f"{apart.mean:+.3f} ± {apart.margin:.3f}", "up", "yes")
-    assert {row[0]: row[5] for row in first.rows}["sufficiency, 20% of tokens"] == "down"
+    assert {row[0]: row[5] for row in first.rows}["sufficiency at 20%"] == "down"
     assert {row[-1] for row in second.rows} == {"undecided"}
     assert all("(4 of 5 seeds)" in row[2] for row in second.rows)
     told = " ".join(first.used)

@@ -40,10 +40,10 @@ def command(
             "FIELD=VALUE",
         ),
     ] = None,
+    corpora: CorporaOptions,
     source: Annotated[
         str | None, option(OUTPUT, "--from", "Draw and judge again from saved arrays; nothing is computed.", "NAME.nc")
     ] = None,
-    corpora: CorporaOptions,
     output: OutputOptions,
 ) -> int:
     """Reproduce a result of the paper, or one beyond it: arrays, findings and figures.

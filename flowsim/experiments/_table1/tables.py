@@ -106,11 +106,7 @@ def _unlearnt(here: xr.Dataset, dataset: xr.Dataset, name: str) -> tuple[str, ..
 def _title(name: str, choices: Choices) -> str:
     """The name of a metric with what it depends on."""
     (title,) = (metric.title for metric in METRICS if metric.name == name)
-    if name == "ac":
-        return f"{title} (attention ≥ {choices.threshold:g})"
-    if name.startswith("acmc"):
-        return f"{title} (p ≥ {choices.confidence:g})"
-    return f"{title}, {choices.share:.0%} of tokens" if name in ("comprehensiveness", "sufficiency") else title
+    return f"{title} at {choices.share:.0%}" if name in ("comprehensiveness", "sufficiency") else title
 
 
 def _used(dataset: xr.Dataset, name: str, choices: Choices) -> tuple[str, ...]:
