@@ -73,7 +73,10 @@ def _arrays(shifts, axis, gain, noise, seeds, right, key):
     loss = 0.6 + 0.02 * (epoch - best[..., None]) ** 2 + 0.01 * draw.normal(size=(*run, EPOCHS))
     loss = np.where(epoch <= best[..., None] + 2, loss, np.nan)
     dims, full = ("dataset", axis, "seed"), ("dataset", axis, "seed", "example")
-    settings = {"threshold": 0.5, "confidence": 0.6, "share": 0.2, "preset": "tuned"}
+    settings = {
+        "threshold": 0.5, "confidence": 0.6, "share": 0.2, "preset": "tuned", "bins": 12, "weight_decay": 0.01,
+        "parameterization": "FAFO", "d": 64, "layers": 1, "heads": 1, "batch": 32, "max_epochs": 60, "patience": 5,
+    }  # fmt: skip
     return xr.Dataset(
         {
             "probability": (full, np.where(inside, probability, np.nan)),
@@ -88,7 +91,6 @@ def _arrays(shifts, axis, gain, noise, seeds, right, key):
             "best_epoch": (dims, best),
             "status": (dims, np.zeros(run, dtype=int)),
             "base_rate": ("dataset", [1e-3, 3e-4]),
-            "weight_decay": ("dataset", [0.01, 0.01]),
             "majority": ("dataset", [0.41, 0.55]),
             "tuning_base_rate": (("dataset", "candidate"), [[1e-3, 1e-2], [3e-4, 1e-3]]),
             "tuning_base_loss": (("dataset", "candidate"), [[0.9, np.nan], [0.5, 0.6]]),

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 
 import flowsim.experiments as ex
 from flowsim.cli import run
-from flowsim.errors import FileProblem, InvalidInput
-from flowsim.experiments import _unfinished
+from flowsim.errors import InvalidInput
 from flowsim.experiments._experiment import PrintedTable, changed, settings_of, up_to_date
 from flowsim.experiments._files import load, save
 from flowsim.experiments._seeds import difference, share
@@ -280,12 +279,12 @@ class CubesSettings:
 STOP = []  # after how many parts a run is interrupted
 
 
-def cubes(settings, report=None, *, checkpoint=None):
+def cubes(settings, report=None, *, workspace=None):
     """Cubes one number after the other, and keeps each."""
     if not settings.data:
         raise InvalidInput("data='' names no folder with cubes.json; give --data DIR.")
-    kept = {} if checkpoint is None else _unfinished.read(checkpoint, settings)
-    done = kept.get("done", np.zeros(0, dtype=int)).tolist()
+    path = None if workspace is None else workspace / "cubes.npz"
+    done = np.load(path)["done"].tolist() if path and path.exists() else []
     for i in range(len(done), settings.seeds):
         if report is not None:
             report("cubing", i, settings.seeds)
@@ -293,8 +292,8 @@ def cubes(settings, report=None, *, checkpoint=None):
             raise KeyboardInterrupt
         CALLS.append(i)
         done.append(i**3)
-        if checkpoint is not None:
-            _unfinished.write(checkpoint, {"done": done}, settings)
+        if path is not None:
+            np.savez(path, done=done)
     return xr.Dataset({"y": ("x", np.array(done))}).assign_attrs(names=",".join(settings.datasets))
 
 
@@ -345,23 +344,25 @@ def test_a_row_with_a_cell_too_few_is_refused():
 
 @pytest.mark.usefixtures("cubed")
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, capsys):
-    out, kept = tmp_path / "a", tmp_path / "a.partial.npz"
+    out, kept = tmp_path / "a", tmp_path / "a.partial"
     words = ["reproduce", "cubes", "--data", "here", "--out", str(out)]
     STOP.append(2)
     assert run(words) == 130
     said = capsys.readouterr().err
     assert str(kept) in said
     assert "the same command goes on" in said
-    assert [path.name for path in tmp_path.iterdir()] == ["a.partial.npz"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.partial"]
     STOP.clear()
-    assert run([*words, "--seeds", "4"]) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert all(part in said for part in ("seeds=3", "seeds=4", str(kept), "delete the file"))
+    (kept / "mine.txt").write_text("not flowsim's")
     assert run(words) == 0
-    assert f"going on from {str(kept)!r}" in capsys.readouterr().err
+    assert f"going on from what an unfinished run left in {str(kept)!r}" in capsys.readouterr().err
     assert CALLS == [0, 1, 2]  # nothing was done twice
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert [path.name for path in kept.iterdir()] == ["mine.txt"]
     assert load(out / "cubes.nc")[1].y.values.tolist() == [0, 1, 8]
+    (kept / "mine.txt").unlink()
+    assert run([*words, "--overwrite"]) == 0
+    assert "going on" not in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 @pytest.mark.usefixtures("cubed")
@@ -373,31 +374,20 @@ def test_what_is_done_stays_if_the_results_cannot_be_saved(tmp_path, monkeypatch
     monkeypatch.setattr(ex, "experiment", lambda _: faulty)
     with pytest.raises(RuntimeError):
         run(["reproduce", "cubes", "--data", "here", "--out", str(tmp_path / "a")])
-    assert [path.name for path in tmp_path.iterdir()] == ["a.partial.npz"]
+    assert [path.name for path in (tmp_path / "a.partial").iterdir()] == ["cubes.npz"]
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda path: path.write_bytes(path.read_bytes()[:-40]),
-        lambda path: path.write_bytes(b"abc"),
-        lambda path: np.savez(path, done=[1, 2]),
-        lambda path: np.savez(path, done=[1, 2], header=np.array('{"format": "flowsim checkpoint 1"}')),
-    ],
-)
-def test_an_unfinished_run_that_is_damaged_or_foreign_is_named(spoil, tmp_path):
-    path = tmp_path / "a.partial.npz"
-    assert _unfinished.read(path, CubesSettings()) == {}
-    _unfinished.write(path, {"done": [1, 2]}, CubesSettings())
-    assert _unfinished.read(path, CubesSettings())["done"].tolist() == [1, 2]
-    spoil(path)
-    with pytest.raises(FileProblem, match=r"partial\.npz.*delete the file"):
-        _unfinished.read(path, CubesSettings())
+@pytest.mark.usefixtures("cubed")
+def test_a_file_in_the_place_of_the_workspace_is_named(tmp_path, capsys):
+    (tmp_path / "a.partial").write_text("mine")
+    assert run(["reproduce", "cubes", "--data", "here", "--out", str(tmp_path / "a")]) == 2
+    assert "a.partial', which is a file" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.partial"]
 
 
-def test_only_a_resumable_experiment_takes_a_checkpoint(tmp_path):
-    with pytest.raises(InvalidInput, match="squares keeps none"):
-        ex.perform(EXPERIMENT, checkpoint=tmp_path / "a.npz")
+def test_only_a_resumable_experiment_takes_a_workspace(tmp_path):
+    with pytest.raises(InvalidInput, match="squares keeps nothing there"):
+        ex.perform(EXPERIMENT, workspace=tmp_path)
 
 
 @pytest.mark.usefixtures("cubed")

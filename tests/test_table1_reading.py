@@ -111,6 +111,10 @@ def test_what_is_missing_is_no_number():
     unsure = measured(arrays, Choices(0.5, 0.9, 0.2)).squeeze()
     assert np.isnan(unsure.acmc_confident)
     assert float(unsure.acmc_all) == 0
+    other = xr.concat([arrays, arrays.isel(share=[1]).assign_coords(share=[0.7])], "share", data_vars="minimal")
+    found = measured(other, Choices(0.5, 0.6, 0.7)).squeeze()  # a single share beside ERASER's is not part of AOPC
+    assert float(found.comprehensiveness) == pytest.approx(0.3)
+    assert float(found.aopc_comprehensiveness) == pytest.approx((0.15 + 0.3) / 2)
     with pytest.raises(InvalidInput, match=r"share=0\.3.*0\.1, 0\.2"):
         measured(arrays, Choices(0.5, 0.6, 0.3))
 
@@ -267,7 +271,9 @@ def test_the_table_shows_the_numbers_and_what_was_used():
     told = " ".join(first.used)
     for part in ("texts.json.gz", "official divisions", "300 training", "50 validation", "120 test", "7 ties",
                  "2 malformed",
-                 "base rate 0.001", "multiplier 30", "never by attention", "0.01 diverged", "raw attention", "delete",
+                 "base rate 0.001", "multiplier 30",
+                 "FAFO, 1 layer, 1 head", "60 epochs", "weight decay 0.01",
+                 "never by attention", "0.01 diverged", "raw attention", "delete",
                  "from 0.5", "probability 0.6", "right in 0.410", "MRTA 0.4"):  # fmt: skip
         assert part in told, part
     assert "1 of 15 runs diverged" in " ".join(second.used)
@@ -276,7 +282,7 @@ def test_the_table_shows_the_numbers_and_what_was_used():
     assert {row[-1] for row in reverse.rows if row[-2] != "not lower"} == {"no"}
     paper = table1_arrays().drop_vars(["tuning_base_rate", "tuning_base_loss"])
     settings = json.loads(paper.attrs["settings"]) | {"preset": "paper"}
-    assert "the paper's rates" in tables(paper.assign_attrs(settings=json.dumps(settings)))[0].used[1]
+    assert "the paper's rates" in " ".join(tables(paper.assign_attrs(settings=json.dumps(settings)))[0].used)
     lazy = tables(table1_arrays(right=0.41))[0]
     assert "the model has not learnt" in lazy.notes[0]
 
@@ -341,6 +347,15 @@ class TextsSettings:
     confidence: float = 0.6
     share: float = 0.2
     preset: str = "tuned"
+    bins: int = 12
+    weight_decay: float = 0.01
+    parameterization: str = "FAFO"
+    d: int = 64
+    layers: int = 1
+    heads: int = 1
+    batch: int = 32
+    max_epochs: int = 60
+    patience: int = 5
 
     @classmethod
     def quick(cls):

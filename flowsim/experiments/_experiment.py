@@ -91,8 +91,8 @@ class Experiment:
         findings: from those arrays to the comparison with the paper.
         figures: file names, without ending, and the functions that draw them from the arrays.
         tables: from the arrays to tables, for experiments that have some.
-        resumable: whether `run` takes `checkpoint=`, the path of an `.npz` file, or None: it keeps there, replaced
-            atomically, what it has done, and goes on from it if it exists.
+        resumable: whether `run` takes `workspace=`, an existing folder, or None: it keeps in `.npz` files there what it
+            has done, and goes on from them.
     """
 
     name: str
@@ -110,7 +110,7 @@ def perform(
     settings: Any = None,
     report: Report | None = None,
     *,
-    checkpoint: pathlib.Path | None = None,
+    workspace: pathlib.Path | None = None,
 ) -> xr.Dataset:
     """Runs an experiment; the arrays that come of it carry its name, settings and the versions of what computed them.
 
@@ -118,22 +118,22 @@ def perform(
         experiment: what to run.
         settings: of the experiment's own class; None for its defaults.
         report: is told about the progress.
-        checkpoint: where a resumable experiment keeps what it has done; a file that is there is gone on from.
+        workspace: an existing folder in which a resumable experiment keeps what it has done, and from which it goes on.
 
     Returns:
         The arrays.
 
     Raises:
-        InvalidInput: if the settings are of another class or cannot be used, or there is a checkpoint for an experiment
+        InvalidInput: if the settings are of another class or cannot be used, or there is a workspace for an experiment
             that is not resumable.
     """
     if settings is None:
         settings = experiment.settings()
     if not isinstance(settings, experiment.settings):
         raise InvalidInput(f"settings={settings!r} must be a {experiment.settings.__name__}.")
-    if checkpoint is not None and not experiment.resumable:
-        raise InvalidInput(f"checkpoint={str(checkpoint)!r}: {experiment.name} keeps none; leave it away.")
-    kept = {"checkpoint": checkpoint} if experiment.resumable else {}
+    if workspace is not None and not experiment.resumable:
+        raise InvalidInput(f"workspace={str(workspace)!r}: {experiment.name} keeps nothing there; leave it away.")
+    kept = {"workspace": workspace} if experiment.resumable else {}
     dataset = experiment.run(settings, report, **kept)
     stamp = {"experiment": experiment.name, **_origin(settings)}
     return dataset.assign_attrs({**dataset.attrs, **stamp})

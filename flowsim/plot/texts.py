@@ -19,7 +19,6 @@ _ARMS = {
     "raised, decay independent": ("higher ratio, decay independent", style.PALETTE[2]),
 }
 _ATTENTION = "attention on relevant tokens"
-_BINS = 20
 _DASHED = (0, (4, 3))
 _PANELS = {
     "accuracy": "accuracy",
@@ -44,9 +43,12 @@ def relevance_maps(dataset: xr.Dataset) -> Figure:
     Raises:
         InvalidInput: if the dataset lacks the arrays.
     """
+    from flowsim.experiments._table1 import reading  # the experiment draws with this module
+
     _needs(dataset, "table1", "arm", "attention", "probability", "uniform")
     names, arms = dataset.dataset.values.tolist(), ("baseline", "raised")
-    found = {(name, arm): _shares(dataset.sel(dataset=name, arm=arm)) for name in names for arm in arms}
+    bins = reading.settings_in(dataset)["bins"]
+    found = {(name, arm): _shares(dataset.sel(dataset=name, arm=arm), bins) for name in names for arm in arms}
     largest = max(float(shares.max()) for shares in found.values())
     least = min((float(shares[shares > 0].min()) for shares in found.values() if shares.any()), default=0.1)
     norm = LogNorm(10 ** np.floor(np.log10(least)), 10 ** np.ceil(np.log10(max(largest, 2 * least))))
@@ -76,14 +78,14 @@ def _known(panel: xr.Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return a, p, np.isfinite(a) & np.isfinite(p)
 
 
-def _shares(panel: xr.Dataset) -> np.ndarray:
+def _shares(panel: xr.Dataset, bins: int) -> np.ndarray:
     """The heat map over all seeds, bins of probability first; all 0 where no run is usable."""
     a, p, known = _known(panel)
-    return metrics.dtap(a[known], p[known], bins=_BINS).T if known.any() else np.zeros((_BINS, _BINS))
+    return metrics.dtap(a[known], p[known], bins=bins).T if known.any() else np.zeros((bins, bins))
 
 
 def _heat_map(ax: Axes, panel: xr.Dataset, shares: np.ndarray, norm: LogNorm) -> None:
-    edges = np.arange(_BINS + 1) / _BINS
+    edges = np.arange(len(shares) + 1) / len(shares)
     ax.grid(visible=False)
     ax.pcolormesh(edges, edges, np.ma.masked_where(shares == 0, shares), cmap="viridis_r", norm=norm, rasterized=True)
     runs = [

@@ -9,6 +9,7 @@ import xarray as xr
 from scipy import stats
 
 from flowsim import metrics
+from flowsim.erasure import SHARES
 from flowsim.errors import InvalidInput
 from flowsim.experiments._seeds import Difference, difference
 from flowsim.status import Status
@@ -90,9 +91,14 @@ class Paired(NamedTuple):
     why: str
 
 
+def settings_in(dataset: xr.Dataset) -> dict[str, Any]:
+    """The settings that the arrays were made with, as plain values."""
+    return json.loads(dataset.attrs["settings"])
+
+
 def choices_of(dataset: xr.Dataset) -> Choices:
-    """Those that the arrays were made with, from the settings that they carry."""
-    settings = json.loads(dataset.attrs["settings"])
+    """What the metrics depend on, from the settings that the arrays carry."""
+    settings = settings_in(dataset)
     return Choices(settings["threshold"], settings["confidence"], settings["share"])
 
 
@@ -110,7 +116,7 @@ def measured(dataset: xr.Dataset, choices: Choices) -> xr.Dataset:
     """Every metric of every run; NaN for runs that diverged, and where a metric is of no example.
 
     Accuracy, comprehensiveness and sufficiency are means over the test examples, the others over those of them in which
-    somebody marked relevant tokens.
+    somebody marked relevant tokens. AOPC is over ERASER's shares; a single share that is another is no part of it.
 
     Args:
         dataset: arrays of `table1` or of `ratio-dial`.
@@ -147,7 +153,8 @@ def measured(dataset: xr.Dataset, choices: Choices) -> xr.Dataset:
     }
     for name in ("comprehensiveness", "sufficiency"):
         found[name] = _each(np.mean, present, dataset[name].isel(share=near, drop=True))
-        found[f"aopc_{name}"] = _each(np.mean, present, dataset[name].mean("share", skipna=False))
+        curve = dataset[name].isel(share=np.isin(shares, SHARES))
+        found[f"aopc_{name}"] = _each(np.mean, present, curve.mean("share", skipna=False))
     return xr.Dataset({metric.name: found[metric.name].where(usable(dataset)) for metric in METRICS})
 
 

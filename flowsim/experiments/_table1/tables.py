@@ -112,6 +112,7 @@ def _title(name: str, choices: Choices) -> str:
 def _used(dataset: xr.Dataset, name: str, choices: Choices) -> tuple[str, ...]:
     """What the numbers of one data set were made with."""
     source: dict[str, Any] = json.loads(dataset.attrs["sources"])[name]
+    settings = reading.settings_in(dataset)
     here, even = dataset.sel(dataset=name), reading.uniform(dataset, choices).sel(dataset=name)
     lost = int((~reading.usable(here)).sum())
     runs = f"{here.seed.size} seeds of each model" + (f"; {lost} of {here.status.size} runs diverged" if lost else "")
@@ -119,7 +120,10 @@ def _used(dataset: xr.Dataset, name: str, choices: Choices) -> tuple[str, ...]:
     return (
         f"{source['file']}, {source['split']}: {source['train']} training, {source['val']} validation and "
         f"{source['test']} test examples; vocabulary of {source['vocabulary']}{_left_out(source)}",
-        _rates(here, json.loads(dataset.attrs["settings"])["preset"]),
+        f"{settings['parameterization']}, {_count(settings['layers'], 'layer')}, {_count(settings['heads'], 'head')}, "
+        f"d = {settings['d']}; AdamW, batch {settings['batch']}, at most {_count(settings['max_epochs'], 'epoch')}, "
+        f"stopped after {settings['patience']} without a smaller validation loss",
+        _rates(here, settings),
         f"{source['attention']}{end}; removal of tokens: {source['removal']}; attention is high from "
         f"{choices.threshold:g}, a prediction confident from probability {choices.confidence:g}; {runs}",
         f"always answering the most frequent training label is right in {float(here.majority):.3f}; uniform attention "
@@ -134,15 +138,20 @@ def _left_out(source: dict[str, Any]) -> str:
     return told + (f"; {source['skipped']} malformed records skipped" if source["skipped"] else "")
 
 
-def _rates(here: xr.Dataset, preset: str) -> str:
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _rates(here: xr.Dataset, settings: dict[str, Any]) -> str:
     """Base rate and multiplier, and how they were chosen."""
     told = f"base rate {float(here.base_rate):g}"
     factor = here.get("multiplier") if "arm" in here.dims else None
     if factor is not None:
         told += f", query-key multiplier {float(factor):g}"
-    if "weight_decay" in here:
-        told += f", weight decay {float(here.weight_decay):g}"
-    if preset == "paper":
+    told += f", weight decay {settings['weight_decay']:g}"
+    if "decay" in settings:
+        told += f" ({settings['decay']} {'to' if settings['decay'] == 'coupled' else 'of'} the query-key rate)"
+    if settings["preset"] == "paper":
         return f"{told}: the paper's rates"
     tried = [_tried(here, "tuning_base", "base rate", "candidate")]
     if factor is not None:
