@@ -205,13 +205,15 @@ def test_one_seed_and_a_diverged_run_decide_nothing():
 def test_lost_accuracy_contradicts_and_what_was_not_learnt_is_said():
     worse = verdicts(findings(table1_arrays(gain=-0.15)), "does not degrade")
     assert set(worse.values()) == {"differs"}
-    made = findings(table1_arrays(right=0.41).sel(dataset=["hatexplain"]))
-    about = [finding for finding in made if "the models learn" in finding.claim]
-    assert len(about) == 1
-    assert about[0].found.count("has not learnt") == 3
+    made = findings(table1_arrays(right=0.36).sel(dataset=["hatexplain"]))
+    (about,) = [finding for finding in made if "the models learn" in finding.claim]
+    assert about.found.count("(has not learnt)") == 3
+    assert about.verdict == "not stated there"
     moved = [finding for finding in made if "MRTA" in finding.claim]
     assert all("the model has not learnt" in finding.found for finding in moved)
     assert all(finding.verdict == "agrees" for finding in moved if "times the" in finding.claim)
+    close = findings(table1_arrays(right=0.43, noise=0.05).sel(dataset=["hatexplain"]))
+    assert any("not clear whether the model has learnt (baseline" in finding.found for finding in close)
     learnt = [finding for finding in findings(table1_arrays()) if "the models learn" in finding.claim]
     assert all(finding.found.count("(has learnt)") == 3 for finding in learnt)
     below = table1_arrays(effect=-0.1)
@@ -283,7 +285,7 @@ def test_the_table_shows_the_numbers_and_what_was_used():
     paper = table1_arrays().drop_vars(["tuning_base_rate", "tuning_base_loss"])
     settings = json.loads(paper.attrs["settings"]) | {"preset": "paper"}
     assert "the paper's rates" in " ".join(tables(paper.assign_attrs(settings=json.dumps(settings)))[0].used)
-    lazy = tables(table1_arrays(right=0.41))[0]
+    lazy = tables(table1_arrays(right=0.36))[0]
     assert "the model has not learnt" in lazy.notes[0]
 
 

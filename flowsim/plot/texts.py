@@ -51,7 +51,7 @@ def relevance_maps(dataset: xr.Dataset) -> Figure:
     found = {(name, arm): _shares(dataset.sel(dataset=name, arm=arm), bins) for name in names for arm in arms}
     largest = max(float(shares.max()) for shares in found.values())
     least = min((float(shares[shares > 0].min()) for shares in found.values() if shares.any()), default=0.1)
-    norm = LogNorm(10 ** np.floor(np.log10(least)), 10 ** np.ceil(np.log10(max(largest, 2 * least))))
+    norm = LogNorm(0.8 * least, 1.2 * max(largest, least))
     with style.style():
         figure, axes = style.panels(len(names), 2, height=2.8)
         figure.set_size_inches(6.4, 2.8 * len(names) + 0.6)

@@ -1,10 +1,12 @@
 """The arrays of `table1` against the paper's table 1."""
 
+from collections.abc import Callable
+
 import numpy as np
 import xarray as xr
 
 from flowsim.experiments._experiment import Finding
-from flowsim.experiments._seeds import CONFIDENCE, difference
+from flowsim.experiments._seeds import CONFIDENCE, Difference, difference
 from flowsim.experiments._table1 import reading
 from flowsim.experiments._table1.reading import METRICS, Interval, Metric, Paired
 
@@ -45,7 +47,7 @@ def learnt(here: xr.Dataset, name: str, majority: float) -> Finding:
         majority,
         f"{name}: the models learn, their accuracy exceeds that of always answering the most frequent label",
         f"the most frequent label is right in {majority:.3f}; accuracy of",
-        ("has learnt", "is worse than that", "has not learnt"),
+        lambda over: "has learnt" if over.sign > 0 else "has not learnt" if over.mean <= 0 else "",
     )
 
 
@@ -62,12 +64,12 @@ def beyond_uniform(here: xr.Dataset, name: str, even: float) -> Finding:
         even,
         f"{name}: attention on relevant tokens exceeds that of uniform attention",
         f"uniform attention has MRTA {even:.3f};",
-        ("above it", "below it", "not told apart from it"),
+        lambda over: {1: "above it", -1: "below it", 0: ""}[over.sign],
     )
 
 
 def not_learnt(here: xr.Dataset, majority: float, models: list) -> str:
-    """A clause naming those models that do not clearly beat the most frequent label; empty if all do.
+    """Clauses naming those models that do not clearly beat the most frequent label; empty if all do, or it is unknown.
 
     Args:
         here: the metrics of one data set.
@@ -76,10 +78,14 @@ def not_learnt(here: xr.Dataset, majority: float, models: list) -> str:
     """
     axis = reading.model_axis(here)
     over = {model: difference(here.accuracy.sel({axis: model}) - majority) for model in models}
-    lazy = [model for model in models if np.isfinite(over[model].mean) and over[model].sign <= 0]
-    if not lazy:
-        return ""
-    return f"; the model has not learnt ({_listed(lazy, axis)}: accuracy not clearly above the most frequent label's)"
+    lazy = [model for model in models if over[model].mean <= 0]
+    unclear = [model for model in models if over[model].mean > 0 and over[model].sign == 0]
+    told = ""
+    if lazy:
+        told += f"; the model has not learnt ({_listed(lazy, axis)}: accuracy not above the most frequent label's)"
+    if unclear:
+        told += f"; not clear whether the model has learnt ({_listed(unclear, axis)}: accuracy not clearly above it)"
+    return told
 
 
 def shown(found: Interval, digits: int = 3) -> str:
@@ -118,7 +124,7 @@ def _moved(here: xr.Dataset, metric: Metric, name: str, arm: str, factor: float,
     )
 
 
-def _above(values: xr.DataArray, level: float, claim: str, told: str, words: tuple[str, str, str]) -> Finding:
+def _above(values: xr.DataArray, level: float, claim: str, told: str, word: Callable[[Difference], str]) -> Finding:
     """How the models of one data set stand to a level that needs no model."""
     axis = reading.model_axis(values)
     parts, excess, known = [], [], True
@@ -126,9 +132,9 @@ def _above(values: xr.DataArray, level: float, claim: str, told: str, words: tup
         of_model = values.sel({axis: model})
         over = difference(of_model - level)
         excess.append(over.mean)
-        known &= bool(of_model.notnull().all()) and np.isfinite(over.mean)
-        word = {1: words[0], -1: words[1], 0: words[2]}[over.sign] if np.isfinite(over.mean) else "too few seeds"
-        parts.append(f"{_listed([model], axis)} {shown(reading.interval(of_model))} ({word})")
+        said = word(over) if np.isfinite(over.mean) else ""
+        known &= bool(of_model.notnull().all()) and bool(said)
+        parts.append(f"{_listed([model], axis)} {shown(reading.interval(of_model))} ({said or 'not clear'})")
     return Finding(claim, "", f"{told} {', '.join(parts)}", "not stated there" if known else "undecided", min(excess))
 
 
