@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 import flowsim.experiments as ex
 from flowsim.cli import run
 from flowsim.errors import InvalidInput
-from flowsim.experiments._experiment import changed, settings_of, up_to_date
+from flowsim.experiments._experiment import PrintedTable, changed, settings_of, up_to_date
 from flowsim.experiments._files import load, save
 from flowsim.experiments._seeds import difference, share
 
@@ -261,3 +261,174 @@ def test_a_file_that_was_changed_or_is_of_another_version_is_named(change, tmp_p
     assert str(path) in said
     assert "another version" in said
     assert not (tmp_path / "b").exists()
+
+
+@dataclasses.dataclass(frozen=True)
+class CubesSettings:
+    data: str = ""
+    datasets: tuple[str, ...] = ("one", "two")
+    preset: str = "tuned"
+    seeds: int = 3
+    skip_bad: bool = False
+
+    @classmethod
+    def quick(cls):
+        return cls(seeds=1)
+
+
+STOP = []  # after how many parts a run is interrupted
+
+
+def cubes(settings, report=None, *, workspace=None):
+    """Cubes one number after the other, and keeps each."""
+    if not settings.data:
+        raise InvalidInput("data='' names no folder with cubes.json; give --data DIR.")
+    path = None if workspace is None else workspace / "cubes.npz"
+    done = np.load(path)["done"].tolist() if path and path.exists() else []
+    for i in range(len(done), settings.seeds):
+        if report is not None:
+            report("cubing", i, settings.seeds)
+        if STOP and i >= STOP[0]:
+            raise KeyboardInterrupt
+        CALLS.append(i)
+        done.append(i**3)
+        if path is not None:
+            np.savez(path, done=done)
+    return xr.Dataset({"y": ("x", np.array(done))}).assign_attrs(names=",".join(settings.datasets))
+
+
+def cube_tables(dataset):
+    used = (f"data sets: {dataset.attrs['names']}",)
+    rows = tuple((str(i), str(int(value))) for i, value in enumerate(dataset.y.values))
+    return [PrintedTable("Cubes", used, ("x", "x|cubed"), rows, ("the first one is 0",))]
+
+
+CUBES = ex.Experiment("cubes", "Cubes.", CubesSettings, cubes, lambda _: [], {}, cube_tables, resumable=True)
+
+
+@pytest.fixture
+def cubed(registered, monkeypatch):  # noqa: ARG001
+    """The experiment above beside the other one."""
+    import sys
+
+    module = types.ModuleType("flowsim.experiments._cubes")
+    module.__dict__["EXPERIMENT"] = CUBES
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(ex, "_MODULES", {"squares": "_squares", "cubes": "_cubes"})
+    STOP.clear()
+
+
+@pytest.mark.usefixtures("cubed")
+def test_a_table_is_printed_saved_and_told_as_json(tmp_path, capsys):
+    words = ["reproduce", "cubes", "--data", "here", "--dataset", "two"]
+    assert run([*words, "--out", str(tmp_path / "a")]) == 0
+    printed = capsys.readouterr().out
+    assert printed.index("Cubes\n- data sets: two") < printed.index("x|cubed") < printed.index("- the first one is 0")
+    assert (tmp_path / "a" / "cubes.md").read_text() == (
+        "# Cubes.\n\n## Cubes\n\n- data sets: two\n\n"
+        "| x | x\\|cubed |\n| --- | --- |\n| 0 | 0 |\n| 1 | 1 |\n| 2 | 8 |\n\n"
+        "- the first one is 0\n"
+    )
+    told = json.loads((tmp_path / "a" / "cubes.json").read_text())
+    assert told["tables"][0]["rows"] == [["0", "0"], ["1", "1"], ["2", "8"]]
+    assert run([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tables"] == told["tables"]
+    assert run(["reproduce", "squares", "--json"]) == 0  # those without tables are told as before
+    assert "tables" not in json.loads(capsys.readouterr().out)
+
+
+def test_a_row_with_a_cell_too_few_is_refused():
+    with pytest.raises(InvalidInput, match="2 cells"):
+        PrintedTable("", (), ("a", "b", "c"), (("1", "2"),))
+
+
+@pytest.mark.usefixtures("cubed")
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, capsys):
+    out, kept = tmp_path / "a", tmp_path / "a.partial"
+    words = ["reproduce", "cubes", "--data", "here", "--out", str(out)]
+    STOP.append(2)
+    assert run(words) == 130
+    said = capsys.readouterr().err
+    assert str(kept) in said
+    assert "the same command goes on" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["a.partial"]
+    STOP.clear()
+    (kept / "mine.txt").write_text("not flowsim's")
+    assert run(words) == 0
+    assert f"going on from what an unfinished run left in {str(kept)!r}" in capsys.readouterr().err
+    assert CALLS == [0, 1, 2]  # nothing was done twice
+    assert [path.name for path in kept.iterdir()] == ["mine.txt"]
+    assert load(out / "cubes.nc")[1].y.values.tolist() == [0, 1, 8]
+    (kept / "mine.txt").unlink()
+    assert run([*words, "--overwrite"]) == 0
+    assert "going on" not in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.usefixtures("cubed")
+def test_what_is_done_stays_if_the_results_cannot_be_saved(tmp_path, monkeypatch):
+    def broken(_):
+        raise RuntimeError("a figure that cannot be drawn")
+
+    faulty = dataclasses.replace(CUBES, figures={"broken": broken})
+    monkeypatch.setattr(ex, "experiment", lambda _: faulty)
+    with pytest.raises(RuntimeError):
+        run(["reproduce", "cubes", "--data", "here", "--out", str(tmp_path / "a")])
+    assert [path.name for path in (tmp_path / "a.partial").iterdir()] == ["cubes.npz"]
+
+
+@pytest.mark.usefixtures("cubed")
+def test_a_file_in_the_place_of_the_workspace_is_named(tmp_path, capsys):
+    (tmp_path / "a.partial").write_text("mine")
+    assert run(["reproduce", "cubes", "--data", "here", "--out", str(tmp_path / "a")]) == 2
+    assert "a.partial', which is a file" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.partial"]
+
+
+def test_only_a_resumable_experiment_takes_a_workspace(tmp_path):
+    with pytest.raises(InvalidInput, match="squares keeps nothing there"):
+        ex.perform(EXPERIMENT, workspace=tmp_path)
+
+
+@pytest.mark.usefixtures("cubed")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["squares", "--data", "x"], ["--data", "squares", "'data'"]),
+        (["squares", "--skip-bad"], ["--skip-bad", "squares"]),
+        (["cubes", "--seeds", "2", "--set", "seeds=3"], ["--seeds", "--set seeds"]),
+        (["cubes", "--dataset", "one", "--set", "datasets=two"], ["--dataset", "--set datasets"]),
+        (["cubes", "--seeds", "many"], ["seeds", "'many'"]),
+        (["cubes", "--out", "a"], ["--data DIR", "cubes.json"]),
+        (["cubes", "--from", "nowhere.nc", "--preset", "paper"], ["--preset", "--from nowhere.nc"]),
+        (["all", "--out", "x", "--data", "y"], ["--data", "one result"]),
+    ],
+)
+def test_bad_options_of_real_texts_are_refused_in_one_sentence(words, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(["reproduce", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert all(word in said for word in told)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("cubed")
+def test_options_of_real_texts_are_settings(capsys):
+    words = [
+        "--data",
+        "a b",
+        "--dataset",
+        "one",
+        "--dataset",
+        "three",
+        "--preset",
+        "paper",
+        "--seeds",
+        "2",
+        "--skip-bad",
+    ]
+    assert run(["reproduce", "cubes", *words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"] == {
+        "data": "a b", "datasets": ["one", "three"], "preset": "paper", "seeds": 2, "skip_bad": True,
+    }  # fmt: skip

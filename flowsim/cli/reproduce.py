@@ -1,6 +1,8 @@
-"""`flowsim reproduce`: the paper's synthetic results, and what it left open."""
+"""`flowsim reproduce`: the paper's results, and what it left open."""
 
 import contextlib
+import dataclasses
+import os
 import pathlib
 import sys
 import time
@@ -9,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flowsim.cli._console import plain_text, show, work, wrapped, write, write_json
+from flowsim.cli._console import note, plain_text, show, work, wrapped, write, write_json
+from flowsim.cli._corpora_options import CorporaOptions
 from flowsim.cli._options import OUTPUT, OutputOptions, option
 from flowsim.errors import FileProblem, InvalidInput
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from flowsim.experiments import Experiment, Finding
-    from flowsim.experiments._experiment import Report
+    from flowsim.experiments._experiment import PrintedTable, Report
 
 _ALL = "all"
 _SETTINGS = "Settings"
@@ -37,6 +40,7 @@ def command(
             "FIELD=VALUE",
         ),
     ] = None,
+    corpora: CorporaOptions,
     source: Annotated[
         str | None, option(OUTPUT, "--from", "Draw and judge again from saved arrays; nothing is computed.", "NAME.nc")
     ] = None,
@@ -44,12 +48,15 @@ def command(
 ) -> int:
     """Reproduce a result of the paper, or one beyond it: arrays, findings and figures.
 
-    With `all` each result gets its folder in --out, and a result that is there already, made with the same settings and
-    versions, is not computed again: an interrupted run goes on where it stopped.
+    With `all` each synthetic result gets its folder in --out, and a result that is there already, made with the same
+    settings and versions, is not computed again: an interrupted run goes on where it stopped. A result on real texts
+    keeps what it has done beside --out, and the same command goes on from there.
 
     Example: flowsim reproduce fig2 --out fig2
 
     Example: flowsim reproduce all --quick --out results
+
+    Example: flowsim reproduce table1 --data texts --out table1
     """
     from flowsim import experiments
 
@@ -57,22 +64,57 @@ def command(
     if what not in known:
         raise InvalidInput(f"reproduce {what} is unknown; give one of {', '.join(known)}.")
     if what == _ALL:
-        if assignments or source:
-            raise InvalidInput(f"{'--set' if assignments else '--from'} is for one result; name it instead of all.")
+        single = [*(["--set"] if assignments else []), *(["--from"] if source else []), *corpora.texts]
+        if single:
+            raise InvalidInput(f"{single[0]} is for one result; name it instead of all.")
         return _every(quick, output)
     experiment = experiments.experiment(what)
-    settings = _settings(experiment, quick, assignments)
-    with output.folder("reproduce") as folder:
+    settings = _settings(experiment, quick, assignments, corpora)
+    with output.folder("reproduce") as folder, _workspace(experiment, output, source) as workspace:
         if source is None:
-            dataset, seconds = _performed(experiment, settings)
+            dataset, seconds = _performed(experiment, settings, workspace)
         else:
-            if quick or assignments:
-                given = "--quick" if quick else "--set"
-                raise InvalidInput(f"{given} changes nothing of --from {source}; leave it away.")
+            given = [*(["--quick"] if quick else []), *(["--set"] if assignments else []), *corpora.texts]
+            if given:
+                raise InvalidInput(f"{given[0]} changes nothing of --from {source}; leave it away.")
             dataset, seconds = _read(experiment, source), None
         written = _saved(experiment, dataset, folder)
+    if workspace is not None:  # only now do the results stand in their place
+        _cleared(workspace)
     _print(experiment, dataset, written, output, seconds)
     return 0
+
+
+@contextlib.contextmanager
+def _workspace(experiment: "Experiment", output: OutputOptions, source: str | None) -> "Iterator[pathlib.Path | None]":
+    """A folder beside --out in which a resumable experiment keeps what it has done: --out is made at the end, whole."""
+    if not experiment.resumable or output.out is None or source is not None:
+        yield None
+        return
+    target = pathlib.Path(os.path.realpath(output.out))
+    folder = target.with_name(f"{target.name}.partial")
+    if folder.exists() and not folder.is_dir():
+        raise FileProblem(f"--out {output.out} keeps what is done in {str(folder)!r}, which is a file; move it away.")
+    folder.mkdir(exist_ok=True)
+    if any(folder.glob("*.npz")):
+        note(f"flowsim: going on from what an unfinished run left in {str(folder)!r}.")
+    try:
+        yield folder
+    except KeyboardInterrupt:
+        if any(folder.glob("*.npz")):
+            note(f"flowsim: what is done is kept in {str(folder)!r}; the same command goes on from there.")
+        raise
+    finally:
+        with contextlib.suppress(OSError):  # stays unless it is empty
+            folder.rmdir()
+
+
+def _cleared(workspace: pathlib.Path) -> None:
+    """Removes what a run has kept, and the folder too if nothing of anybody else's is in it."""
+    for path in workspace.glob("*.npz"):
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        workspace.rmdir()
 
 
 def _every(quick: bool, output: OutputOptions) -> int:
@@ -91,7 +133,7 @@ def _every(quick: bool, output: OutputOptions) -> int:
     collected = {}
     for name in experiments.ALL:
         experiment = experiments.experiment(name)
-        settings = _settings(experiment, quick, None)
+        settings = _settings(experiment, quick, None, CorporaOptions())
         inner = OutputOptions(out=str(home / name), overwrite=output.overwrite, json=output.json)
         dataset = None if output.overwrite else _kept(experiment, settings, home / name)
         seconds, written = None, None
@@ -108,7 +150,7 @@ def _every(quick: bool, output: OutputOptions) -> int:
     return 0
 
 
-def _settings(experiment: "Experiment", quick: bool, texts: Sequence[str] | None) -> Any:
+def _settings(experiment: "Experiment", quick: bool, texts: Sequence[str] | None, corpora: CorporaOptions) -> Any:
     from flowsim.experiments._experiment import changed
 
     settings = experiment.settings.quick() if quick else experiment.settings()
@@ -120,15 +162,18 @@ def _settings(experiment: "Experiment", quick: bool, texts: Sequence[str] | None
         if name.strip() in pairs:
             raise InvalidInput(f"--set {name.strip()} is given twice; give it once.")
         pairs[name.strip()] = value.strip()
-    return changed(settings, pairs)
+    fields = {field.name for field in dataclasses.fields(settings)}
+    return changed(settings, corpora.settings(experiment.name, fields, pairs))
 
 
-def _performed(experiment: "Experiment", settings: Any) -> "tuple[xr.Dataset, float]":
+def _performed(
+    experiment: "Experiment", settings: Any, workspace: pathlib.Path | None = None
+) -> "tuple[xr.Dataset, float]":
     from flowsim.experiments import perform
 
     begin = time.perf_counter()
     with _progress(experiment.name) as report:
-        dataset = work(None, lambda: perform(experiment, settings, report))
+        dataset = work(None, lambda: perform(experiment, settings, report, workspace=workspace))
     return dataset, time.perf_counter() - begin
 
 
@@ -175,11 +220,31 @@ def _print(
     took = "" if seconds is None else f" ({seconds:.0f} s)"
     write(wrapped(f"{experiment.name}: {experiment.summary}{took}"))
     write()
+    for table in experiment.tables(dataset) if experiment.tables is not None else ():
+        _write_table(table)
     show(_table(experiment.findings(dataset)))
     if written is not None:
         write(wrapped(f"wrote {output.out}: {', '.join(written)}"))
     elif output.out is not None:
         write(f"{output.out} has it already, with these settings and versions")
+
+
+def _write_table(printed: "PrintedTable") -> None:
+    from flowsim.cli._tables import new_table
+
+    write(printed.title)
+    for text in printed.used:
+        write(wrapped(f"- {text}"))
+    write()
+    table = new_table()
+    for heading in printed.headings:
+        table.add_column(heading, overflow="fold")
+    for row in printed.rows:
+        table.add_row(*row)
+    show(table)
+    for text in printed.notes:
+        write(wrapped(f"- {text}"))
+    write()
 
 
 def _table(findings: "Sequence[Finding]") -> "Table":

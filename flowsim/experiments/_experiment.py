@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,36 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True)
+class PrintedTable:
+    """A table of results, every cell as it is printed.
+
+    Attributes:
+        title: what it is about.
+        used: sentences on what the numbers were made with, printed above it.
+        headings: of the columns.
+        rows: a text for each column.
+        notes: sentences on how to read it, printed below it.
+    """
+
+    title: str
+    used: tuple[str, ...]
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.headings):
+                raise InvalidInput(f"row {row!r} has {len(row)} cells; give one for each of {self.headings!r}.")
+
+    def markdown(self) -> str:
+        """The table and its sentences in Markdown."""
+        lines = [f"## {self.title}", "", *(f"- {text}" for text in self.used), ""]
+        lines += [_row(self.headings), _row(["---"] * len(self.headings)), *map(_row, self.rows)]
+        return "\n".join([*lines, "", *(f"- {text}" for text in self.notes), ""]).rstrip() + "\n"
+
+
+@dataclasses.dataclass(frozen=True)
 class Experiment:
     """A reproducible experiment.
 
@@ -59,35 +90,51 @@ class Experiment:
         run: from settings (and a `Report`, or None) to arrays; everything that findings and figures need.
         findings: from those arrays to the comparison with the paper.
         figures: file names, without ending, and the functions that draw them from the arrays.
+        tables: from the arrays to tables, for experiments that have some.
+        resumable: whether `run` takes `workspace=`, an existing folder, or None: it keeps in `.npz` files there what it
+            has done, and goes on from them.
     """
 
     name: str
     summary: str
     settings: Any
-    run: Callable[[Any, Report | None], xr.Dataset]
+    run: Callable[..., xr.Dataset]
     findings: Callable[[xr.Dataset], Sequence[Finding]]
     figures: Mapping[str, Callable[[xr.Dataset], Figure]]
+    tables: Callable[[xr.Dataset], Sequence[PrintedTable]] | None = None
+    resumable: bool = False
 
 
-def perform(experiment: Experiment, settings: Any = None, report: Report | None = None) -> xr.Dataset:
+def perform(
+    experiment: Experiment,
+    settings: Any = None,
+    report: Report | None = None,
+    *,
+    workspace: pathlib.Path | None = None,
+) -> xr.Dataset:
     """Runs an experiment; the arrays that come of it carry its name, settings and the versions of what computed them.
 
     Args:
         experiment: what to run.
         settings: of the experiment's own class; None for its defaults.
         report: is told about the progress.
+        workspace: an existing folder in which a resumable experiment keeps what it has done, and from which it goes on.
 
     Returns:
         The arrays.
 
     Raises:
-        InvalidInput: if the settings are of another class or cannot be used.
+        InvalidInput: if the settings are of another class or cannot be used, or there is a workspace for an experiment
+            that is not resumable.
     """
     if settings is None:
         settings = experiment.settings()
     if not isinstance(settings, experiment.settings):
         raise InvalidInput(f"settings={settings!r} must be a {experiment.settings.__name__}.")
-    dataset = experiment.run(settings, report)
+    if workspace is not None and not experiment.resumable:
+        raise InvalidInput(f"workspace={str(workspace)!r}: {experiment.name} keeps nothing there; leave it away.")
+    kept = {"workspace": workspace} if experiment.resumable else {}
+    dataset = experiment.run(settings, report, **kept)
     stamp = {"experiment": experiment.name, **_origin(settings)}
     return dataset.assign_attrs({**dataset.attrs, **stamp})
 
@@ -120,6 +167,10 @@ def changed(settings: Any, texts: Mapping[str, str]) -> Any:
             raise InvalidInput(f"setting {name!r} is unknown; give one of {', '.join(sorted(fields))}.")
         values[name] = _read(name, text, getattr(settings, name))
     return dataclasses.replace(settings, **values)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _origin(settings: Any) -> dict[str, str]:

@@ -18,7 +18,7 @@ from flowsim.plot.saving import savefig
 
 
 def save(experiment: Experiment, dataset: xr.Dataset, folder: pathlib.Path) -> list[str]:
-    """Writes NAME.nc and NAME.json, and then draws the figures, so that a fault in a figure costs no result.
+    """Writes NAME.nc, NAME.json and NAME.md (of its tables), then the figures: a fault in one of them costs no result.
 
     Args:
         experiment: whose arrays they are.
@@ -38,6 +38,10 @@ def save(experiment: Experiment, dataset: xr.Dataset, folder: pathlib.Path) -> l
     dataset.to_netcdf(folder / data, engine="h5netcdf", encoding=checksums)
     write_text(folder / text, json.dumps(summary(experiment, dataset), indent=2, allow_nan=False) + "\n")
     written = [data, text]
+    if experiment.tables is not None:
+        written.append(f"{experiment.name}.md")
+        tables = "\n".join(table.markdown() for table in experiment.tables(dataset))
+        write_text(folder / written[-1], f"# {experiment.summary}\n\n{tables}")
     for stem, draw in experiment.figures.items():
         written += [path.name for path in savefig(draw(dataset), folder / stem, overwrite=True)]
     return written
@@ -75,10 +79,13 @@ def load(path: str | os.PathLike) -> tuple[Experiment, xr.Dataset]:
 
 
 def summary(experiment: Experiment, dataset: xr.Dataset) -> dict[str, Any]:
-    """Settings, versions and findings as plain data."""
-    return {
+    """Settings, versions, findings and, where the experiment has them, tables as plain data."""
+    told = {
         "experiment": experiment.name,
         "settings": json.loads(dataset.attrs["settings"]),
         "versions": json.loads(dataset.attrs["versions"]),
         "findings": [dataclasses.asdict(finding) for finding in experiment.findings(dataset)],
     }
+    if experiment.tables is not None:
+        told["tables"] = [dataclasses.asdict(table) for table in experiment.tables(dataset)]
+    return told

@@ -12,6 +12,7 @@ from flowsim.plot.sharpening import fixed_attention_errors, fixed_attention_loss
 from flowsim.plot.simulation import theory_vs_simulation
 from flowsim.plot.stability import transverse_stability
 from flowsim.plot.starts import random_starts
+from flowsim.plot.texts import multiplier_dial, paired_metrics, relevance_maps, validation_losses
 
 __all__ = [
     "confidence_curves",
@@ -23,12 +24,16 @@ __all__ = [
     "fixed_attention_losses",
     "four_laws",
     "growth_constants",
+    "multiplier_dial",
     "ordering_maps",
+    "paired_metrics",
     "phase_diagram",
     "random_starts",
     "ratio_dial",
+    "relevance_maps",
     "savefig",
     "score_gap_regimes",
     "theory_vs_simulation",
     "transverse_stability",
+    "validation_losses",
 ]

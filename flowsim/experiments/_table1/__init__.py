@@ -1,0 +1,1 @@
+"""Attention and prediction of transformers on real texts (paper, section 7)."""
