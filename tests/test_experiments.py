@@ -62,7 +62,7 @@ def registered(monkeypatch):
     module = types.ModuleType("flowsim.experiments._squares")
     module.__dict__["EXPERIMENT"] = EXPERIMENT
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(ex, "_MODULES", {"squares": "_squares"})
+    monkeypatch.setattr(ex, "_MODULES", {"squares": ("_squares", "EXPERIMENT")})
     monkeypatch.setattr(ex, "ALL", ("squares",))
     CALLS.clear()
 
@@ -314,7 +314,7 @@ def cubed(registered, monkeypatch):  # noqa: ARG001
     module = types.ModuleType("flowsim.experiments._cubes")
     module.__dict__["EXPERIMENT"] = CUBES
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(ex, "_MODULES", {"squares": "_squares", "cubes": "_cubes"})
+    monkeypatch.setattr(ex, "_MODULES", {name: (f"_{name}", "EXPERIMENT") for name in ("squares", "cubes")})
     STOP.clear()
 
 

@@ -374,7 +374,7 @@ def test_the_command_prints_saves_and_draws_table_and_figures(tmp_path, capsys, 
     module = types.ModuleType("flowsim.experiments._texts")
     module.__dict__["EXPERIMENT"] = made
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(ex, "_MODULES", {"texts": "_texts"})
+    monkeypatch.setattr(ex, "_MODULES", {"texts": ("_texts", "EXPERIMENT")})
     out = tmp_path / "a"
     assert run(["reproduce", "texts", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
