@@ -5,6 +5,7 @@ as usual, or *collapsed*: one matrix $W_{QK}$ or $W_{OV}$ of the model's dimensi
 right end of their rows; padding before them is hidden, and positions count from a text's first token.
 """
 
+import math
 from typing import NamedTuple
 
 import equinox as eqx
@@ -19,6 +20,17 @@ _SPREAD = 0.02  # of the weights at the start, as in GPT-2
 _WIDER = 4  # hidden units of the MLP per dimension
 
 
+class _Draws:
+    """Standard normal arrays, one after the other out of one vector: each call of the generator would compile anew."""
+
+    def __init__(self, key: PRNGKeyArray, size: int):
+        self._values, self._used = jax.random.normal(key, (size,)), 0
+
+    def __call__(self, *shape: int) -> Array:
+        first, self._used = self._used, self._used + math.prod(shape)
+        return self._values[first : self._used].reshape(shape)
+
+
 class Factorized(eqx.Module):
     """Two matrices per head; `left` belongs to the keys (or outputs), `right` to the queries (or values)."""
 
@@ -26,11 +38,10 @@ class Factorized(eqx.Module):
     right: Float[Array, "heads d hidden"]
 
     @staticmethod
-    def start(key: PRNGKeyArray, heads: int, d: int, spread: tuple[float, float]) -> "Factorized":
+    def start(draw: "_Draws", heads: int, d: int, spread: tuple[float, float]) -> "Factorized":
         """Gaussian weights."""
-        one, two = jax.random.split(key)
         shape = (heads, d, d // heads)
-        return Factorized(spread[0] * jax.random.normal(one, shape), spread[1] * jax.random.normal(two, shape))
+        return Factorized(spread[0] * draw(*shape), spread[1] * draw(*shape))
 
     def scores(self, x: Float[Array, "n d"]) -> Float[Array, "heads n n"]:
         r"""$x_i W_Q W_K^\top x_j$, queries first."""
@@ -48,9 +59,9 @@ class Collapsed(eqx.Module):
     weight: Float[Array, "heads d d"]
 
     @staticmethod
-    def start(key: PRNGKeyArray, heads: int, d: int, spread: tuple[float, float]) -> "Collapsed":
+    def start(draw: "_Draws", heads: int, d: int, spread: tuple[float, float]) -> "Collapsed":
         """The product of the factors that `Factorized` would start from."""
-        factors = Factorized.start(key, heads, d, spread)
+        factors = Factorized.start(draw, heads, d, spread)
         return Collapsed(jnp.einsum("hdk,hek->hde", factors.left, factors.right))
 
     def scores(self, x: Float[Array, "n d"]) -> Float[Array, "heads n n"]:
@@ -158,17 +169,18 @@ class Transformer(eqx.Module):
         name = _validate.parameterization(parameterization)
         if _checks.whole("d", d, minimum=1) % heads:
             raise InvalidInput(f"d={d} is no multiple of heads={heads}; change one of them.")
-        keys = iter(jax.random.split(key, 5 + 4 * layers))
         into_stream = _SPREAD / (2 * layers) ** 0.5
         one, zero = jnp.ones(d), jnp.zeros(d)
+        # four matrices of the circuits and two of the MLP in each block, and what stands around the blocks
+        draws = _Draws(key, layers * (4 + 2 * _WIDER) * d * d + (vocabulary + length + classes + 2) * d)
 
         def draw(*shape: int, spread: float = _SPREAD) -> Array:
-            return spread * jax.random.normal(next(keys), shape)
+            return spread * draws(*shape)
 
         blocks = tuple(
             Block(
-                qk=_KINDS[name[0]].start(next(keys), heads, d, (_SPREAD, _SPREAD)),
-                ov=_KINDS[name[2]].start(next(keys), heads, d, (into_stream, _SPREAD)),
+                qk=_KINDS[name[0]].start(draws, heads, d, (_SPREAD, _SPREAD)),
+                ov=_KINDS[name[2]].start(draws, heads, d, (into_stream, _SPREAD)),
                 before_attention=Norm(one, zero),
                 before_mlp=Norm(one, zero),
                 up=draw(_WIDER * d, d),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flowsim.corpora._examples import Corpus, Example
     from flowsim.corpora._hatexplain import hatexplain
-    from flowsim.corpora._split import Split, split
+    from flowsim.corpora._split import EmptyPart, Split, split
     from flowsim.corpora._squad import squad
     from flowsim.corpora._subject_verb import subject_verb
     from flowsim.corpora._vocabulary import Vocabulary
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # public name -> its module
 _HOME = {
     "Corpus": "_examples",
+    "EmptyPart": "_split",
     "Example": "_examples",
     "Split": "_split",
     "Vocabulary": "_vocabulary",
@@ -27,7 +28,7 @@ _HOME = {
     "subject_verb": "_subject_verb",
 }
 
-__all__ = ["Corpus", "Example", "Split", "Vocabulary", "hatexplain", "split", "squad", "subject_verb"]
+__all__ = ["Corpus", "EmptyPart", "Example", "Split", "Vocabulary", "hatexplain", "split", "squad", "subject_verb"]
 
 
 def __getattr__(name: str):

@@ -14,6 +14,10 @@ _PARTS = ("train", "val", "test")
 _DIVISIONS = "HateXplain's post_id_divisions.json, {train, val, test: lists of ids}"
 
 
+class EmptyPart(FileProblem):
+    """Official divisions that leave a part without any text of the corpus."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Split:
     """Examples for training, validation and test.
@@ -51,7 +55,7 @@ def split(
         The three parts, each in the order of the corpus. No source is in two of them.
 
     Raises:
-        FileProblem: if the divisions cannot be read, or name none of a part's examples.
+        FileProblem: if the divisions cannot be read; `EmptyPart` if they name none of a part's examples.
         InvalidInput: if shares or seed cannot be used, or the sources are too few.
     """
     if divisions is not None:
@@ -82,7 +86,7 @@ def _official(corpus: Corpus, path: str | os.PathLike) -> Split:
         wanted = set(content[name])
         part = tuple(example for example in corpus.examples if example.key in wanted)
         if not part:
-            raise FileProblem(
+            raise EmptyPart(
                 f"file {str(path)!r} names no {name} example of {corpus.path!r}; divide by source instead of it."
             )
         parts.append(part)

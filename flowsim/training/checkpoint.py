@@ -52,6 +52,17 @@ def write(path: pathlib.Path, snapshot: Snapshot, settings: Mapping[str, Any]) -
     }
     for name in ("records", "carry", "circuits"):
         arrays |= {f"{name}_{i}": leaf for i, leaf in enumerate(getattr(snapshot, name))}
+    write_arrays(path, arrays, settings)
+
+
+def write_arrays(path: pathlib.Path, arrays: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Writes arrays and the settings that they belong to, atomically.
+
+    Args:
+        path: ends in `.npz`.
+        arrays: by name; none is called `header`.
+        settings: plain values.
+    """
     header = json.dumps({"format": _FORMAT, **settings})
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, header=np.array(header), **arrays)
@@ -70,29 +81,9 @@ def read(path: pathlib.Path, settings: Mapping[str, Any]) -> Snapshot:
         FileProblem: if the file is missing or damaged.
         InvalidInput: if it belongs to another training, naming the first setting that differs.
     """
-    if not path.is_file():
-        raise FileProblem(
-            f"checkpoint={str(path)!r} does not exist, so that nothing can be resumed; start without resume."
-        )
-    damaged = f"checkpoint={str(path)!r} is damaged or no checkpoint of flowsim's; start without resume."
-    arrays = read_arrays(path, damaged)
-    try:
-        header = json.loads(str(arrays.pop("header")))
-        ours = header.pop("format") == _FORMAT
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FileProblem(damaged) from error
-    if not ours:
-        raise FileProblem(f"checkpoint={str(path)!r} was written by another version of flowsim; start without resume.")
-    wanted = json.loads(json.dumps(dict(settings)))
-    for name in wanted.keys() | header.keys():
-        if wanted.get(name) != header.get(name):
-            raise InvalidInput(
-                f"checkpoint={str(path)!r} belongs to another training: {name} was {header.get(name)!r} and is now "
-                f"{wanted.get(name)!r}; use the same or start without resume."
-            )
-
+    arrays = arrays_of(path, settings)
     if not arrays.keys() >= {"step", "first", "points", "status", "n_steps"}:
-        raise FileProblem(damaged)
+        raise damaged(path)
 
     def leaves(name: str) -> list[np.ndarray]:
         return [arrays[f"{name}_{i}"] for i in range(sum(key.startswith(f"{name}_") for key in arrays))]
@@ -107,6 +98,44 @@ def read(path: pathlib.Path, settings: Mapping[str, Any]) -> Snapshot:
         leaves("carry"),
         leaves("circuits"),
     )
+
+
+def arrays_of(path: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Reads what `write_arrays` wrote.
+
+    Args:
+        path: the file.
+        settings: those of the training that wants to go on.
+
+    Raises:
+        FileProblem: if the file is missing or damaged.
+        InvalidInput: if it belongs to another training, naming the first setting that differs.
+    """
+    if not path.is_file():
+        raise FileProblem(
+            f"checkpoint={str(path)!r} does not exist, so that nothing can be resumed; start without resume."
+        )
+    arrays = read_arrays(path, str(damaged(path)))
+    try:
+        header = json.loads(str(arrays.pop("header")))
+        ours = header.pop("format") == _FORMAT
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(path) from error
+    if not ours:
+        raise FileProblem(f"checkpoint={str(path)!r} was written by another version of flowsim; start without resume.")
+    wanted = json.loads(json.dumps(dict(settings)))
+    for name in wanted.keys() | header.keys():
+        if wanted.get(name) != header.get(name):
+            raise InvalidInput(
+                f"checkpoint={str(path)!r} belongs to another training: {name} was {header.get(name)!r} and is now "
+                f"{wanted.get(name)!r}; use the same or start without resume."
+            )
+    return arrays
+
+
+def damaged(path: pathlib.Path) -> FileProblem:
+    """What to raise if a checkpoint cannot be used."""
+    return FileProblem(f"checkpoint={str(path)!r} is damaged or no checkpoint of flowsim's; start without resume.")
 
 
 def digest(arrays: Iterable[Any]) -> str:

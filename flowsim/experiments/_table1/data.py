@@ -1,0 +1,166 @@
+"""Files of the data sets in a folder, and what training makes of them."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from flowsim import corpora
+from flowsim._files import as_path
+from flowsim.corpora import Corpus, Example, Vocabulary
+from flowsim.errors import FileProblem, InvalidInput
+from flowsim.text_training import Texts
+
+if TYPE_CHECKING:
+    from flowsim.experiments._table1.settings import TextSettings
+
+END = "[END]"
+
+
+class _Source(NamedTuple):
+    """Where a data set is looked for.
+
+    Attributes:
+        read: reads its file.
+        patterns: names of the file, the first that exists counts; each also with .gz.
+        divisions: names of the file with the official parts, likewise.
+        wanted: what to get, for a message.
+    """
+
+    read: Callable[..., Corpus]
+    patterns: tuple[str, ...]
+    divisions: tuple[str, ...]
+    wanted: str
+
+
+_SOURCES = {
+    "hatexplain": _Source(
+        corpora.hatexplain,
+        ("dataset.json", "hatexplain*.json"),
+        ("post_id_divisions.json",),
+        "HateXplain's dataset.json and post_id_divisions.json (Mathew et al. 2021, repository hate-alert/HateXplain)",
+    ),
+    "subject-verb": _Source(
+        corpora.subject_verb,
+        ("agr_50_mostcommon_10K.tsv", "agr*.tsv", "sva*.tsv"),
+        (),
+        "agr_50_mostcommon_10K.tsv of Linzen et al. 2016 (repository TalLinzen/rnn_agreement)",
+    ),
+}
+DATASETS = tuple(_SOURCES)
+
+
+class Prepared(NamedTuple):
+    """A data set, ready for training.
+
+    Attributes:
+        name: of the data set.
+        examples: of the three parts: training, validation, test.
+        texts: the same as arrays.
+        vocabulary: of the training part.
+        classes: the labels in the order of their numbers.
+        length: tokens of the longest text.
+        origin: what was used, as plain data.
+    """
+
+    name: str
+    examples: tuple[tuple[Example, ...], ...]
+    texts: tuple[Texts, ...]
+    vocabulary: Vocabulary
+    classes: tuple[str, ...]
+    length: int
+    origin: dict[str, Any]
+
+
+def find(folder: str, names: tuple[str, ...]) -> dict[str, tuple[pathlib.Path, pathlib.Path | None]]:
+    """The files of data sets, and of their official parts where these are there.
+
+    Args:
+        folder: where to look.
+        names: of the data sets.
+
+    Raises:
+        InvalidInput: if no folder is named.
+        FileProblem: naming what is missing, its format and where it comes from.
+    """
+    every = "; ".join(f"{name}: {_SOURCES[name].wanted}" for name in names)
+    if not folder:
+        raise InvalidInput(f"data is not given; name the folder that holds, plain or .gz, {every}.")
+    path = as_path(folder)
+    if not path.is_dir():
+        raise FileProblem(f"data={folder!r} is no folder; name the one that holds, plain or .gz, {every}.")
+    found = {}
+    for name in names:
+        source = _SOURCES[name]
+        file = _first(path, source.patterns)
+        if file is None:
+            raise FileProblem(f"data={folder!r} holds no file for {name}; put there, plain or .gz, {source.wanted}.")
+        found[name] = file, _first(path, source.divisions)
+    return found
+
+
+def prepare(name: str, file: pathlib.Path, divisions: pathlib.Path | None, settings: "TextSettings") -> Prepared:
+    """Reads, divides and numbers a data set.
+
+    The official parts are used if every one of them has texts in the file; otherwise texts are divided by source.
+
+    Args:
+        name: of the data set.
+        file: its file.
+        divisions: the file of the official parts, or None.
+        settings: what to read and how to divide it.
+
+    Raises:
+        FileProblem: as the readers do.
+        InvalidInput: if there is too little to divide.
+    """
+    corpus = _SOURCES[name].read(file, skip_bad=settings.skip_bad)
+    examples = _drawn(corpus.examples, settings.at_most, settings.split_seed)
+    corpus, dropped = dataclasses.replace(corpus, examples=examples), len(corpus.examples) - len(examples)
+    split, note = None, ""
+    if divisions is not None:
+        try:
+            split = corpora.split(corpus, divisions=divisions)
+        except corpora.EmptyPart:
+            note = "; the official divisions name a part of which no text is in the file"
+    if split is None:
+        split = corpora.split(corpus, seed=settings.split_seed)
+    parts = (split.train, split.val, split.test)
+    if settings.end_token:
+        parts = tuple(tuple(_ended(example) for example in part) for part in parts)
+    vocabulary = Vocabulary.of(parts[0], at_least=settings.at_least)
+    length = max(len(example.tokens) for part in parts for example in part)
+    texts = tuple(Texts.of(part, vocabulary, corpus.labels, length) for part in parts)
+    origin = {
+        "file": file.name,
+        "split": split.how + note,
+        "train": len(parts[0]),
+        "val": len(parts[1]),
+        "test": len(parts[2]),
+        "vocabulary": len(vocabulary.words),
+        "left_out": {**corpus.left_out, **({f"not drawn (at_most={settings.at_most})": dropped} if dropped else {})},
+        "skipped": len(corpus.skipped),
+    }
+    return Prepared(name, parts, texts, vocabulary, corpus.labels, length, origin)
+
+
+def _first(folder: pathlib.Path, patterns: tuple[str, ...]) -> pathlib.Path | None:
+    for pattern in patterns:
+        found = sorted([*folder.glob(pattern), *folder.glob(f"{pattern}.gz")])
+        if found:
+            return found[0]
+    return None
+
+
+def _drawn(examples: tuple[Example, ...], at_most: int, seed: int) -> tuple[Example, ...]:
+    if len(examples) <= at_most:
+        return examples
+    chosen = np.random.Generator(np.random.PCG64([seed, at_most])).permutation(len(examples))[:at_most]
+    return tuple(examples[i] for i in sorted(chosen))
+
+
+def _ended(example: Example) -> Example:
+    relevant = None if example.relevant is None else (*example.relevant, False)
+    return dataclasses.replace(example, tokens=(*example.tokens, END), relevant=relevant)

@@ -1,0 +1,94 @@
+"""What the gradient flow of a one-layer model does with the ratio, on a symmetric task with a data set's numbers."""
+
+import collections
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+
+from flowsim.context import FixedContext
+from flowsim.corpora import Example
+from flowsim.experiments._table1.data import Prepared
+from flowsim.experiments._table1.runs import relevant_tokens
+from flowsim.solve.ode import integrate
+from flowsim.task import Task
+
+_DENSE = 25  # ratios of the curve
+_LOG_TIMES = np.linspace(0.0, 23.0, 461)  # up to t = 1e10, where the slowest ratio has long learnt the loss asked for
+
+
+def symmetric_task(examples: Sequence[Example], classes: int) -> Task:
+    """A task with a data set's numbers of classes, tokens and words.
+
+    A text has the length of the marked texts and their share of relevant tokens, both on average, so that uniform
+    attention gives what it gives on the data. The distinct tokens of a class are the
+    words that are relevant in texts of no other class, on average over the classes that have some; the words that are
+    relevant nowhere are common. Every text asks the same question, so the query is shared.
+
+    Args:
+        examples: training texts.
+        classes: number of classes.
+    """
+    marked = [(example, mask) for example in examples if (mask := relevant_tokens(example)) is not None]
+    relevant: dict[str | None, set[str]] = {}
+    for example, mask in marked:
+        words = {word for word, here in zip(example.tokens, mask, strict=True) if here}
+        relevant.setdefault(example.label, set()).update(words)
+    every = {word for example, _ in marked for word in example.tokens}
+    everywhere = collections.Counter(word for words in relevant.values() for word in words)
+    own = [sum(everywhere[word] == 1 for word in words) for words in relevant.values()]
+    distinct, common = round(float(np.mean(own))), len(every - set(everywhere))
+    length = float(np.mean([mask.size for _, mask in marked]))
+    share = float(np.mean([mask.mean() for _, mask in marked]))
+    context = FixedContext(distinct=share * length, common=(1 - share) * length)
+    return Task(classes=classes, distinct=distinct, common=common, context=context, query="shared")
+
+
+def trend(data: Prepared, multipliers: Sequence[float], loss: float) -> xr.Dataset:
+    """Attention on relevant tokens in the FAFO flow against the ratio, at equal training loss and at equal time.
+
+    Nothing is fitted: the task has the data set's numbers (`symmetric_task`). The loss is the one that the trained
+    baseline reached; the time is when the flow with ratio 1 reaches it. Real training has Adam, noise, an MLP and texts
+    that are not symmetric, so that the trend is all that can be compared.
+
+    Args:
+        data: the data set.
+        multipliers: the curve reaches from the least to the largest.
+        loss: training loss of the baseline.
+
+    Returns:
+        `theory_attention` and `theory_attention_equal_time` over `theory_multiplier`; NaN where a flow does not reach
+        the loss.
+    """
+    task = symmetric_task(data.examples[0], len(data.classes))
+    ratios = np.unique(np.append(np.geomspace(min(multipliers), max(multipliers), _DENSE), 1.0))
+    flow = integrate(task, "FAFO", ratio=ratios, log_times=_LOG_TIMES)
+    losses = np.asarray(flow.log_loss)
+    attention = np.asarray(flow.attention)
+    rows = list(losses)
+    reached = np.array([_where(row, np.log(loss)) if np.isfinite(row).all() else np.nan for row in rows])
+    equal_time = reached[np.flatnonzero(ratios == 1.0)[0]]
+    return xr.Dataset(
+        {
+            "theory_attention": ("theory_multiplier", _at(attention, reached)),
+            "theory_attention_equal_time": ("theory_multiplier", _at(attention, np.full(ratios.size, equal_time))),
+        },
+        coords={"theory_multiplier": ratios},
+    )
+
+
+def _where(log_losses: np.ndarray, target: float) -> float:
+    """Number of the time, between two of them, at which a falling loss passes the target first; NaN if it does not."""
+    below = np.flatnonzero(log_losses <= target)
+    if not below.size or below[0] == 0:
+        return float("nan")
+    i = below[0]
+    return i - 1 + (log_losses[i - 1] - target) / (log_losses[i - 1] - log_losses[i])
+
+
+def _at(values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Values between two times, one for each row; NaN where the number is."""
+    first = np.where(np.isnan(numbers), 0, np.floor(numbers)).astype(int)
+    part = numbers - first
+    rows = np.arange(len(values))
+    return (1 - part) * values[rows, first] + part * values[rows, first + 1]

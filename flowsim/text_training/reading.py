@@ -1,0 +1,96 @@
+"""What trained models make of texts: probabilities, and where the last position attends."""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flowsim import _jax  # noqa: F401  float64 first
+from flowsim.errors import InvalidInput
+from flowsim.rollout import attention_rollout
+from flowsim.text_training.batches import in_order
+from flowsim.transformer import Transformer
+
+_BATCH = 128
+
+
+class Reading(NamedTuple):
+    """What a model makes of texts.
+
+    Attributes:
+        probabilities: of the classes.
+        attention: of the last position on each token, one array for each text, summing to 1.
+    """
+
+    probabilities: Float[np.ndarray, "texts classes"]
+    attention: list[Float[np.ndarray, " tokens"]]
+
+
+def read(
+    model: Transformer, texts: Sequence[np.ndarray], widths: Sequence[int], *, residual: float | None = None
+) -> Reading:
+    r"""Reads texts of any length up to the model's.
+
+    Args:
+        model: the model.
+        texts: numbers of the tokens of each.
+        widths: lengths that rows are cut to, increasing; each compiles once.
+        residual: the part of the residual connection in the rollout of several layers; None: none for one layer,
+            whose attention is given as it is, averaged over the heads, and a half for several.
+
+    Raises:
+        InvalidInput: if a text is longer than the model's texts, or there is none.
+    """
+    probabilities, attention = _outputs(model, texts, widths, True)
+    if residual is None:
+        residual = 0.0 if len(model.blocks) == 1 else 0.5
+    rows = []
+    for text, layers in zip(texts, attention, strict=True):
+        n = len(text)
+        rows.append(attention_rollout(layers[..., -n:, -n:], residual=residual)[-1])
+    return Reading(probabilities, rows)
+
+
+def probabilities(model: Transformer, texts: Sequence[np.ndarray], widths: Sequence[int]) -> np.ndarray:
+    """The probabilities of the classes alone; for arguments see `read`."""
+    return _outputs(model, texts, widths, False)[0]
+
+
+def _outputs(
+    model: Transformer, texts: Sequence[np.ndarray], widths: Sequence[int], keep: bool
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    if not texts:
+        raise InvalidInput("texts is empty; give one at least.")
+    sizes = np.array([len(text) for text in texts], dtype=np.int32)
+    longest = model.positions.shape[0]
+    if sizes.max() > longest:
+        raise InvalidInput(f"texts[{int(sizes.argmax())}] has {sizes.max()} tokens; this model reads up to {longest}.")
+    found = np.zeros((len(texts), model.head.shape[0]))
+    attention: list[np.ndarray] = [np.zeros(0)] * (len(texts) if keep else 0)
+    bounds = tuple(sorted({*(width for width in widths if width < longest), longest}))
+    order = in_order(sizes, bounds, _BATCH)
+    for width, rows, weights in zip(order.width, order.rows[0], order.weights, strict=True):
+        here = rows[weights > 0]
+        block = np.zeros((_BATCH, bounds[width]), dtype=np.int32)
+        lengths = np.zeros(_BATCH, dtype=np.int32)
+        lengths[: here.size] = sizes[here]
+        for line, number in zip(block, here, strict=False):
+            if sizes[number]:
+                line[-sizes[number] :] = texts[number]
+        chances, weight = _forward(model, block, lengths, keep)
+        found[here] = np.asarray(chances, dtype=float)[: here.size]
+        if keep:
+            for number, layers in zip(here, np.asarray(weight, dtype=float), strict=False):
+                attention[number] = layers
+    return found / found.sum(axis=1, keepdims=True), attention
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _forward(model: Transformer, tokens: Array, sizes: Array, keep: bool) -> tuple[Array, Array | None]:
+    with jax.default_matmul_precision("highest"):
+        seen = jax.vmap(model)(jnp.asarray(tokens), jnp.asarray(sizes))
+    return jax.nn.softmax(seen.logits), seen.attention if keep else None

@@ -1,0 +1,246 @@
+"""The experiments on real texts, on made records in the official formats: what is trained, read, kept and resumed."""
+
+import dataclasses
+import json
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+from scipy.optimize import brentq
+
+import flowsim as fs
+from flowsim.corpora import Example
+from flowsim.experiments import DialSettings, Table1Settings, ratio_dial, table1
+from flowsim.experiments._table1 import data, theory
+from tests import made_records as made
+
+SMALL = {"d": 8, "seeds": 2, "tuning_seeds": 1, "max_epochs": 3, "patience": 3, "batch": 16, "at_least": 1}
+TUNED = {"base_rates": (0.003, 0.03), "multipliers": (3.0, 10.0)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return made.put(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture(scope="module")
+def settings(folder):
+    return Table1Settings(data=str(folder), **SMALL, **TUNED)
+
+
+@pytest.fixture(scope="module")
+def arrays(settings):
+    return table1(settings)
+
+
+def test_the_official_division_is_used_where_it_can_be(arrays):
+    sources = json.loads(arrays.attrs["sources"])
+    posts, lines = sources["hatexplain"], sources["subject-verb"]
+    assert (posts["split"], posts["train"], posts["val"], posts["test"]) == ("official divisions", 72, 24, 24)
+    assert lines["split"].startswith("120 sources divided 0.8/0.1/0.1")
+    assert (lines["train"], lines["val"], lines["test"]) == (96, 12, 12)
+    assert posts["file"] == "dataset.json"
+    assert posts["attention"] == "raw attention of the only layer"
+
+
+def test_tuning_takes_the_least_validation_loss(arrays):
+    for name in arrays.dataset.values:
+        part = arrays.sel(dataset=name)
+        rate = part.tuning_base_rate.values[part.tuning_base_loss.argmin()]
+        assert float(part.base_rate) == rate
+        assert float(part.multiplier) == part.tuning_multiplier.values[part.tuning_multiplier_loss.argmin()]
+        assert np.isfinite(part.tuning_base_loss).all()
+
+
+def test_numbers_of_the_texts(arrays):
+    posts = arrays.sel(dataset="hatexplain")
+    keys = made.divisions(120)["test"]
+    records = made.posts(120)
+    uniform = [1 / len(records[key]["post_tokens"]) if records[key]["rationales"] else np.nan for key in keys]
+    np.testing.assert_allclose(posts.uniform.values, uniform)
+    labels = [records[key]["annotators"][0]["label"] for key in keys]
+    train = [records[key]["annotators"][0]["label"] for key in made.divisions(120)["train"]]
+    counts = {label: train.count(label) for label in ("normal", "odd", "plain")}
+    frequent = max(counts, key=lambda label: counts[label])
+    assert float(posts.majority) == pytest.approx(labels.count(frequent) / len(labels))
+    lines = arrays.sel(dataset="subject-verb")
+    for name in ("probability", "correct", "comprehensiveness", "sufficiency"):  # 12 test sentences beside 24 posts
+        assert np.isfinite(lines[name].isel(example=slice(12))).all()
+        assert np.isnan(lines[name].isel(example=slice(12, None))).all()
+    assert (posts.attention.notnull() == posts.uniform.notnull()).all()
+    assert set(np.unique(posts.correct)) <= {0.0, 1.0}
+    np.testing.assert_allclose(arrays.share, [0.01, 0.05, 0.1, 0.2, 0.5])
+
+
+def test_arms_differ_in_what_they_should(arrays):
+    loss = arrays.training_loss.isel(epoch=0)
+    base, raised, independent = (loss.sel(arm=name).values for name in arrays.arm.values)
+    assert (base != raised).all()
+    assert (raised != independent).all()
+    np.testing.assert_allclose(raised, independent, rtol=0.02)  # decay is small beside the rest
+    assert (arrays.best_epoch >= 1).all()
+    assert (arrays.status == 0).all()
+    at = arrays.validation_loss.argmin("epoch") + 1
+    np.testing.assert_array_equal(at, arrays.best_epoch)
+
+
+def test_the_sign_is_learnt_where_it_decides_and_not_where_labels_are_shuffled(folder, tmp_path):
+    long = {**SMALL, **TUNED, "max_epochs": 25, "patience": 25, "preset": "tuned", "datasets": ("subject-verb",)}
+    found = table1(Table1Settings(data=str(folder), **long))
+    assert float(found.correct.mean()) > 0.9
+    rng = np.random.default_rng(0)
+    head, *rest = made.lines(120)
+    labels = rng.permutation([line.split("\t")[2] for line in rest])
+    mixed = ["\t".join([*line.split("\t")[:2], label, *line.split("\t")[3:]]) for line, label in zip(rest, labels, strict=True)]
+    (tmp_path / "agr_x.tsv").write_text("\n".join([head, *mixed]))
+    lost = table1(Table1Settings(data=str(tmp_path), **long))
+    assert float(lost.correct.mean()) < 0.75
+
+
+def test_an_interrupted_run_goes_on_and_gives_the_same_arrays(settings, arrays, tmp_path, monkeypatch):
+    monkeypatch.setattr("flowsim.text_training.trainer._SAVE_SECONDS", 0.0)
+
+    def stop(what, done, total):
+        if what == "hatexplain, training" and done > total / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        table1(settings, stop, workspace=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "hatexplain-tuning-the-base-rate.npz", "hatexplain-tuning-the-multiplier.npz", "hatexplain-training.npz"
+    }  # fmt: skip
+    with pytest.raises(fs.FileProblem, match=r"unfinished run .*batch was 16 and is now 8.*remove that folder"):
+        table1(dataclasses.replace(settings, batch=8), workspace=tmp_path)
+    told = []
+    again = table1(settings, lambda what, done, total: told.append((what, done)), workspace=tmp_path)
+    xr.testing.assert_identical(again, arrays)
+    first = min(done for what, done in told if what == "hatexplain, training")
+    assert first > 9  # of 18 run-epochs: those before the interruption were not trained again
+
+
+def test_the_papers_rates(folder):
+    found = table1(Table1Settings(data=str(folder), **{**SMALL, "max_epochs": 1}, preset="paper"))
+    assert found.base_rate.values.tolist() == [5e-5, 1e-5]
+    assert found.multiplier.values.tolist() == [30, 100]
+    assert "tuning_base_loss" not in found
+
+
+def test_the_dial(folder):
+    settings = DialSettings(
+        data=str(folder), **SMALL, base_rates=(0.03,), multipliers=(0.1, 1.0, 10.0), datasets=("subject-verb",)
+    )
+    found = ratio_dial(settings)
+    assert found.attention.dims == ("dataset", "multiplier", "seed", "example")
+    assert found.multiplier.values.tolist() == [0.1, 1.0, 10.0]
+    part = found.isel(dataset=0)
+    one = part.sel(theory_multiplier=1.0)
+    assert float(one.theory_attention) == float(one.theory_attention_equal_time)
+    assert np.isfinite(part.training_loss.isel(epoch=0)).all()
+
+
+def test_masks_and_the_end_token_change_what_is_removed_and_attended(folder, arrays):
+    few = {**SMALL, "max_epochs": 1, "seeds": 1}
+    settings = Table1Settings(data=str(folder), **few, preset="paper", removal="mask", end_token=True, share=0.3)
+    found = table1(settings)
+    records, keys = made.posts(120), made.divisions(120)["test"]
+    marked = [key for key in keys if records[key]["rationales"]]
+    here = found.sel(dataset="hatexplain").uniform.values
+    expected = [1 / (1 + len(records[key]["post_tokens"])) for key in marked]
+    np.testing.assert_allclose(here[~np.isnan(here)], expected)
+    np.testing.assert_allclose(found.share, [0.01, 0.05, 0.1, 0.2, 0.3, 0.5])
+
+
+EXAMPLES = [
+    Example("1", "1", ("a", "b", "c", "c"), "x", (True, True, False, False)),
+    Example("2", "2", ("a", "d"), "y", (True, False)),
+    Example("3", "3", ("e", "f", "g", "h"), "y", (True, True, True, False)),
+    Example("4", "4", ("q", "r"), "z", None),
+]
+
+
+def test_the_symmetric_task_has_the_numbers_of_the_texts():
+    # a is relevant in two classes, so b is x's own word and e, f, g are y's: two each; c, d, h are relevant nowhere
+    task = theory.symmetric_task(EXAMPLES, 3)
+    share, length = (1 / 2 + 1 / 2 + 3 / 4) / 3, 10 / 3
+    context = fs.FixedContext(distinct=share * length, common=(1 - share) * length)
+    assert task == fs.Task(classes=3, distinct=2, common=3, context=context, query="shared")
+
+
+def test_the_trend_is_attention_where_the_flow_reaches_the_loss(folder):
+    settings = DialSettings(data=str(folder))
+    lines = data.prepare("subject-verb", *data.find(str(folder), ("subject-verb",))["subject-verb"], settings)
+    task = theory.symmetric_task(lines.examples[0], 2)
+    found = theory.trend(lines, (0.1, 1.0, 100.0), 0.4)
+    for ratio in (0.1, 1.0, 100.0):
+
+        def gap(log_time, ratio=ratio):
+            flow = fs.integrate(task, "FAFO", ratio=ratio, log_times=[log_time])
+            return float(flow.log_loss[0]) - np.log(0.4)
+
+        at = brentq(gap, 0.0, 20.0, xtol=1e-10)
+        attention = float(fs.integrate(task, "FAFO", ratio=ratio, log_times=[at]).attention[0])
+        # between two times 0.05 apart in ln t a curve that turns within one unit is a line up to (0.05)^2 / 8
+        assert float(found.theory_attention.sel(theory_multiplier=ratio)) == pytest.approx(attention, abs=4e-4)
+    assert np.isnan(theory.trend(lines, (1.0,), 1.0).theory_attention).all()  # ln 2 is where the flow begins
+
+
+def test_what_is_missing_is_named(tmp_path, folder):
+    with pytest.raises(fs.InvalidInput, match=r"data is not given.*dataset.json and post_id_divisions.json.*agr_50"):
+        table1(Table1Settings())
+    with pytest.raises(fs.FileProblem, match="is no folder"):
+        table1(Table1Settings(data=str(tmp_path / "nowhere")))
+    with pytest.raises(fs.FileProblem, match="holds no file for hatexplain"):
+        table1(Table1Settings(data=str(tmp_path)))
+    (tmp_path / "dataset.json").write_text(json.dumps(made.posts(30)))
+    with pytest.raises(fs.FileProblem, match="holds no file for subject-verb"):
+        table1(Table1Settings(data=str(tmp_path)))
+
+
+def test_bad_records_and_too_many_records(tmp_path):
+    made.put(tmp_path, 60, official=False)
+    posts = made.posts(60)
+    posts["post7"]["rationales"] = [[1]]
+    (tmp_path / "dataset.json").write_text(json.dumps(posts))
+    chosen = {**SMALL, "max_epochs": 1, "seeds": 1, "preset": "paper", "datasets": ("hatexplain",)}
+    with pytest.raises(fs.FileProblem, match=r"record 8 \('post7'\)"):
+        table1(Table1Settings(data=str(tmp_path), **chosen))
+    settings = Table1Settings(data=str(tmp_path), **chosen, skip_bad=True, at_most=40)
+    files = data.find(str(tmp_path), ("hatexplain",))["hatexplain"]
+    origin = data.prepare("hatexplain", *files, settings).origin
+    assert origin["skipped"] == 1
+    assert origin["left_out"] == {"not drawn (at_most=40)": 19}
+    assert origin["train"] + origin["val"] + origin["test"] == 40
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"datasets": ("squad",)}, "datasets='squad'"),
+        ({"datasets": ("hatexplain", "hatexplain")}, "each once"),
+        ({"preset": "best"}, "preset='best'"),
+        ({"seeds": 0}, "seeds=0"),
+        ({"d": 8, "heads": 3}, "no multiple"),
+        ({"multipliers": (1.0, 3.0)}, "above 1"),
+        ({"base_rates": (0.1, 0.01)}, "increasing"),
+        ({"threshold": 1.5}, "threshold=1.5"),
+        ({"removal": "burn"}, "removal='burn'"),
+    ],
+)
+def test_settings_are_refused_in_a_sentence(changes, match):
+    with pytest.raises(fs.InvalidInput, match=match):
+        Table1Settings(**changes)
+    with pytest.raises(fs.InvalidInput, match="lack 1"):
+        DialSettings(multipliers=(0.1, 10.0))
+
+
+@pytest.mark.skipif("FLOWSIM_DATA" not in os.environ, reason="needs the real files")
+def test_real_files_are_found_and_divided():
+    settings = Table1Settings(data=os.environ["FLOWSIM_DATA"])
+    for name, files in data.find(settings.data, settings.datasets).items():
+        prepared = data.prepare(name, *files, settings)
+        assert prepared.origin["skipped"] == 0
+        assert min(prepared.origin[part] for part in ("train", "val", "test")) > 200
+        assert jax.tree.all(jax.tree.map(lambda array: jnp.all(array >= 0), prepared.texts))
