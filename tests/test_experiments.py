@@ -354,6 +354,10 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["a.partial"]
     STOP.clear()
     (kept / "mine.txt").write_text("not flowsim's")
+    assert run([*words, "--seeds", "4"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert all(part in said for part in ("seeds=3", "seeds=4", str(kept), "remove that folder"))
     assert run(words) == 0
     assert f"going on from what an unfinished run left in {str(kept)!r}" in capsys.readouterr().err
     assert CALLS == [0, 1, 2]  # nothing was done twice
@@ -374,15 +378,21 @@ def test_what_is_done_stays_if_the_results_cannot_be_saved(tmp_path, monkeypatch
     monkeypatch.setattr(ex, "experiment", lambda _: faulty)
     with pytest.raises(RuntimeError):
         run(["reproduce", "cubes", "--data", "here", "--out", str(tmp_path / "a")])
-    assert [path.name for path in (tmp_path / "a.partial").iterdir()] == ["cubes.npz"]
+    assert sorted(path.name for path in (tmp_path / "a.partial").iterdir()) == ["cubes.npz", "settings.json"]
 
 
 @pytest.mark.usefixtures("cubed")
-def test_a_file_in_the_place_of_the_workspace_is_named(tmp_path, capsys):
+def test_what_stands_in_the_place_of_the_workspace_is_named(tmp_path, capsys):
     (tmp_path / "a.partial").write_text("mine")
     assert run(["reproduce", "cubes", "--data", "here", "--out", str(tmp_path / "a")]) == 2
-    assert "a.partial', which is a file" in capsys.readouterr().err
+    assert "a.partial' for unfinished work; move it away" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["a.partial"]
+    (tmp_path / "a.partial").unlink()
+    (tmp_path / "a.partial").mkdir()
+    (tmp_path / "a.partial" / "other.npz").write_text("mine")
+    assert run(["reproduce", "cubes", "--data", "here", "--out", str(tmp_path / "a")]) == 2
+    assert "settings are not there" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "a.partial").iterdir()] == ["other.npz"]
 
 
 def test_only_a_resumable_experiment_takes_a_workspace(tmp_path):
@@ -400,6 +410,7 @@ def test_only_a_resumable_experiment_takes_a_workspace(tmp_path):
         (["cubes", "--dataset", "one", "--set", "datasets=two"], ["--dataset", "--set datasets"]),
         (["cubes", "--seeds", "many"], ["seeds", "'many'"]),
         (["cubes", "--out", "a"], ["--data DIR", "cubes.json"]),
+        (["cubes", "--out", "no/such"], ["--out no/such", "does not exist"]),
         (["cubes", "--from", "nowhere.nc", "--preset", "paper"], ["--preset", "--from nowhere.nc"]),
         (["all", "--out", "x", "--data", "y"], ["--data", "one result"]),
     ],

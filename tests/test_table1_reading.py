@@ -145,12 +145,16 @@ def test_intervals_against_scipy():
         ([-0.01, -0.011, -0.009, -0.0105, -0.0095], "agrees"),  # clearly lower, but not by 0.02
         ([-0.05, -0.051, -0.049, -0.052, -0.048], "differs"),
         ([-0.02, -0.021, -0.019, -0.022, -0.018], "undecided"),
+        ([-0.03125] * 2, "undecided"),  # one text of 32 in both seeds: no spread to judge by
+        ([-0.03125] * 5, "differs"),
+        ([0.0] * 5, "agrees"),
         ([0.05, -0.05, 0.04, -0.04, 0.0], "undecided"),
         ([0.1, 0.11, 0.09, 0.1, 0.12], "agrees"),
     ],
 )
 def test_accuracy_is_judged_by_what_is_not_lost(changes, verdict):
-    before = xr.DataArray(np.array([0.7, 0.72, 0.69, 0.71, 0.7]))
+    before = xr.DataArray(np.array([0.75, 0.5, 0.625, 0.75, 0.875]))
+    before = before[: len(changes)]
     found = compared(before, before + np.array(changes), 0)
     assert found.verdict == verdict
     assert bool(found.why) == (verdict == "undecided")

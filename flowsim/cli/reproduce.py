@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import pathlib
 import sys
 import time
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flowsim.cli._console import note, plain_text, show, work, wrapped, write, write_json
+from flowsim.cli._console import plain_text, show, work, wrapped, write, write_json
 from flowsim.cli._corpora_options import CorporaOptions
 from flowsim.cli._options import OUTPUT, OutputOptions, option
+from flowsim.cli._workspace import workspace
 from flowsim.errors import FileProblem, InvalidInput
 
 if TYPE_CHECKING:
@@ -70,51 +70,19 @@ def command(
         return _every(quick, output)
     experiment = experiments.experiment(what)
     settings = _settings(experiment, quick, assignments, corpora)
-    with output.folder("reproduce") as folder, _workspace(experiment, output, source) as workspace:
+    resumable = experiment.resumable and output.out is not None and source is None
+    kept = workspace(experiment, settings, str(output.out)) if resumable else contextlib.nullcontext()
+    with kept as place, output.folder("reproduce") as folder:
         if source is None:
-            dataset, seconds = _performed(experiment, settings, workspace)
+            dataset, seconds = _performed(experiment, settings, place)
         else:
             given = [*(["--quick"] if quick else []), *(["--set"] if assignments else []), *corpora.texts]
             if given:
                 raise InvalidInput(f"{given[0]} changes nothing of --from {source}; leave it away.")
             dataset, seconds = _read(experiment, source), None
         written = _saved(experiment, dataset, folder)
-    if workspace is not None:  # only now do the results stand in their place
-        _cleared(workspace)
     _print(experiment, dataset, written, output, seconds)
     return 0
-
-
-@contextlib.contextmanager
-def _workspace(experiment: "Experiment", output: OutputOptions, source: str | None) -> "Iterator[pathlib.Path | None]":
-    """A folder beside --out in which a resumable experiment keeps what it has done: --out is made at the end, whole."""
-    if not experiment.resumable or output.out is None or source is not None:
-        yield None
-        return
-    target = pathlib.Path(os.path.realpath(output.out))
-    folder = target.with_name(f"{target.name}.partial")
-    if folder.exists() and not folder.is_dir():
-        raise FileProblem(f"--out {output.out} keeps what is done in {str(folder)!r}, which is a file; move it away.")
-    folder.mkdir(exist_ok=True)
-    if any(folder.glob("*.npz")):
-        note(f"flowsim: going on from what an unfinished run left in {str(folder)!r}.")
-    try:
-        yield folder
-    except KeyboardInterrupt:
-        if any(folder.glob("*.npz")):
-            note(f"flowsim: what is done is kept in {str(folder)!r}; the same command goes on from there.")
-        raise
-    finally:
-        with contextlib.suppress(OSError):  # stays unless it is empty
-            folder.rmdir()
-
-
-def _cleared(workspace: pathlib.Path) -> None:
-    """Removes what a run has kept, and the folder too if nothing of anybody else's is in it."""
-    for path in workspace.glob("*.npz"):
-        path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        workspace.rmdir()
 
 
 def _every(quick: bool, output: OutputOptions) -> int:
@@ -167,13 +135,13 @@ def _settings(experiment: "Experiment", quick: bool, texts: Sequence[str] | None
 
 
 def _performed(
-    experiment: "Experiment", settings: Any, workspace: pathlib.Path | None = None
+    experiment: "Experiment", settings: Any, place: pathlib.Path | None = None
 ) -> "tuple[xr.Dataset, float]":
     from flowsim.experiments import perform
 
     begin = time.perf_counter()
     with _progress(experiment.name) as report:
-        dataset = work(None, lambda: perform(experiment, settings, report, workspace=workspace))
+        dataset = work(None, lambda: perform(experiment, settings, report, workspace=place))
     return dataset, time.perf_counter() - begin
 
 

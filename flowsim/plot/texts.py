@@ -18,6 +18,8 @@ _ARMS = {
     "raised": ("higher ratio", style.PALETTE[1]),
     "raised, decay independent": ("higher ratio, decay independent", style.PALETTE[2]),
 }
+# lines over others are dashed, marks over others smaller: the two higher ratios may coincide
+_LOOKS = {"baseline": ("-", 4.0), "raised": ("-", 6.5), "raised, decay independent": ((0, (3, 3)), 4.0)}
 _ATTENTION = "attention on relevant tokens"
 _DASHED = (0, (4, 3))
 _PANELS = {
@@ -183,18 +185,18 @@ def validation_losses(dataset: xr.Dataset) -> Figure:
         for ax, name in zip(axes[0], names, strict=True):
             for arm in arms:
                 here = dataset.sel(dataset=name, arm=arm)
-                color = _ARMS[arm][1]
+                color, (line, size) = _ARMS[arm][1], _LOOKS[arm]
                 for seed in dataset.seed.values:
                     run = here.sel(seed=seed)
-                    ax.plot(dataset.epoch, run.validation_loss, color=color, lw=0.8, alpha=0.6)
+                    ax.plot(dataset.epoch, run.validation_loss, color=color, ls=line, lw=1, alpha=0.8)
                     kept = run.validation_loss.where(dataset.epoch == run.best_epoch)
-                    ax.plot(dataset.epoch, kept, ls="", marker="o", ms=4, mfc="white", mec=color, mew=1.1, zorder=4)
+                    ax.plot(dataset.epoch, kept, ls="", marker="o", ms=size, mfc="white", mec=color, mew=1.1, zorder=4)
             ax.set_title(name)
             ax.set_xlabel("epoch")
             ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         axes[0, 0].set_ylabel("validation loss")
         style.letters(list(axes[0]))
-        entries = [style.key(_ARMS[arm][0], color=_ARMS[arm][1]) for arm in arms]
+        entries = [style.key(_ARMS[arm][0], color=_ARMS[arm][1], ls=_LOOKS[arm][0]) for arm in arms]
         entries.append(
             style.key("epoch that was kept", color=style.GREY, marker="o", ms=4, mfc="white", mew=1.1, ls="")
         )

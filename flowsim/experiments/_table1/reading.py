@@ -19,6 +19,8 @@ CONFIDENCE = 0.95
 NOT_WORSE = 0.02
 """A loss of accuracy below this counts as comparable."""
 
+_FEW = 4
+
 
 class Metric(NamedTuple):
     """A row of the table.
@@ -202,6 +204,8 @@ def compared(before: xr.DataArray, after: xr.DataArray, sign: int) -> Paired:
         return Paired(apart, "undecided", f"{missing} of {both.shape[1]} seeds diverged or have no such examples")
     if not np.isfinite(apart.mean):
         return Paired(apart, "undecided", "one seed tells nothing about the next")
+    if apart.error == 0 and apart.mean != 0 and both.shape[1] < _FEW:  # shares of few texts coincide by chance
+        return Paired(apart, "undecided", "the few seeds change by the same, so that their spread tells nothing")
     if sign == 0:
         kept, lost = apart.mean - apart.margin > -NOT_WORSE, apart.mean + apart.margin < -NOT_WORSE
         if not kept and not lost:

@@ -1,0 +1,82 @@
+"""The folder beside --out in which a long run keeps what it has done, so that the same command goes on from there."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from flowsim._checks import show
+from flowsim._files import write_text
+from flowsim.cli._console import note
+from flowsim.errors import FileProblem, InvalidInput
+
+if TYPE_CHECKING:
+    from flowsim.experiments import Experiment
+
+_BINDING = "settings.json"
+
+
+@contextlib.contextmanager
+def workspace(experiment: "Experiment", settings: Any, out: str) -> Iterator[pathlib.Path]:
+    """Yields the folder; it stays if the block raises after something was kept there, else it is removed.
+
+    Args:
+        experiment: whose run it is.
+        settings: of the run.
+        out: where the results will be; the folder is called the same with .partial behind it.
+
+    Raises:
+        FileProblem: if the folder cannot be had.
+        InvalidInput: if it holds a run of another experiment or with other settings, naming the first difference.
+    """
+    target = pathlib.Path(os.path.realpath(out))
+    folder = target.with_name(f"{target.name}.partial")
+    if not folder.parent.is_dir():
+        raise FileProblem(f"--out {out}: the folder {str(folder.parent)!r} does not exist; create it first.")
+    if folder.exists() and not folder.is_dir():
+        raise FileProblem(f"--out {out} needs the place of the file {str(folder)!r} for unfinished work; move it away.")
+    wanted = {"experiment": experiment.name, **json.loads(json.dumps(dataclasses.asdict(settings)))}
+    if _kept(folder):
+        _check(folder, wanted)
+        note(f"flowsim: going on from what an unfinished run left in {str(folder)!r}.")
+    folder.mkdir(exist_ok=True)
+    write_text(folder / _BINDING, json.dumps(wanted) + "\n")
+    try:
+        yield folder
+    except BaseException as error:
+        if not _kept(folder):
+            _clear(folder)
+        elif isinstance(error, KeyboardInterrupt):
+            note(f"flowsim: what is done is kept in {str(folder)!r}; the same command goes on from there.")
+        raise
+    _clear(folder)
+
+
+def _kept(folder: pathlib.Path) -> bool:
+    return any(folder.glob("*.npz"))
+
+
+def _check(folder: pathlib.Path, wanted: dict[str, Any]) -> None:
+    """Whether the folder is of this run."""
+    named, fix = f"{str(folder)!r} holds an unfinished run", "or remove that folder to start anew"
+    try:
+        found = dict(json.loads((folder / _BINDING).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        raise FileProblem(f"{named} whose settings are not there; move it away, {fix}.") from None
+    for name in [*wanted, *(name for name in found if name not in wanted)]:
+        if found.get(name) != wanted.get(name):
+            raise InvalidInput(
+                f"{named} with {name}={show(found.get(name))}, and this one has {name}={show(wanted.get(name))}; give "
+                f"the same, {fix}."
+            )
+
+
+def _clear(folder: pathlib.Path) -> None:
+    """Removes what a run has kept, and the folder too if nothing of anybody else's is in it."""
+    for path in (folder / _BINDING, *folder.glob("*.npz")):
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
