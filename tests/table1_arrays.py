@@ -42,7 +42,7 @@ def dial_arrays(*, effect=0.1, gain=0.0, noise=0.01, seeds=5, right=0.75, key=1,
 
 
 def _arrays(shifts, axis, gain, noise, seeds, right, key):
-    draw = np.random.default_rng(key)
+    draw, own = np.random.default_rng(key), np.random.default_rng(key + 100)
     n, examples = len(shifts), max(SIZES.values())
     run = (len(SIZES), n, seeds)
     shift = np.array(list(shifts.values()))[None, :, None, None] + noise * draw.normal(size=(*run, 1))
@@ -82,6 +82,7 @@ def _arrays(shifts, axis, gain, noise, seeds, right, key):
             "probability": (full, np.where(inside, probability, np.nan)),
             "correct": (full, np.where(inside, correct, np.nan)),
             "attention": (full, np.where(marked[:, None, None, :], attention, np.nan)),
+            "largest": (full, np.where(inside, 0.5 + shift + 0.05 * own.random(correct.shape), np.nan)),
             "uniform": (("dataset", "example"), np.where(marked, even, np.nan)),
             "comprehensiveness": ((*full, "share"), np.where(inside[..., None], comp, np.nan)),
             "sufficiency": ((*full, "share"), np.where(inside[..., None], suff, np.nan)),

@@ -66,10 +66,18 @@ def test_numbers_of_the_texts(arrays):
     frequent = max(counts, key=lambda label: counts[label])
     assert float(posts.majority) == pytest.approx(labels.count(frequent) / len(labels))
     lines = arrays.sel(dataset="subject-verb")
-    for name in ("probability", "correct", "comprehensiveness", "sufficiency"):  # 12 test sentences beside 24 posts
+    for name in (
+        "probability",
+        "correct",
+        "largest",
+        "comprehensiveness",
+        "sufficiency",
+    ):  # 12 test sentences beside 24 posts
         assert np.isfinite(lines[name].isel(example=slice(12))).all()
         assert np.isnan(lines[name].isel(example=slice(12, None))).all()
     assert (posts.attention.notnull() == posts.uniform.notnull()).all()
+    one_token = posts.attention <= posts.largest + 1e-6  # the only relevant token has no more than the largest
+    assert one_token.where(posts.attention.notnull(), True).all()
     assert set(np.unique(posts.correct)) <= {0.0, 1.0}
     np.testing.assert_allclose(arrays.share, [0.01, 0.05, 0.1, 0.2, 0.5])
 

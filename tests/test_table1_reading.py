@@ -41,6 +41,7 @@ def by_hand():
             "attention": (one, [[[[0.5, 0.9, nan, 0.1, nan]]]]),
             "probability": (one, [[[[0.6, 0.2, 0.8, 0.7, nan]]]]),
             "correct": (one, [[[[1.0, 0.0, 1.0, 1.0, nan]]]]),
+            "largest": (one, [[[[0.5, 0.9, 0.7, 0.3, nan]]]]),
             "uniform": (("dataset", "example"), [[0.3, 0.5, nan, 0.1, nan]]),
             "comprehensiveness": comp * share / 0.2,
             "sufficiency": -comp * share / 0.1,
@@ -55,6 +56,7 @@ def test_every_metric_by_hand():
     assert found == {
         "accuracy": 3 / 4,
         "mrta": pytest.approx(1.5 / 3),
+        "largest": pytest.approx(0.6),  # of all four, marked or not
         "ac": pytest.approx(2 / 3),  # 0.5 and 0.9 reach the threshold of 0.5
         "acmc_confident": 1 / 2,  # the first and the fourth are confident, only the first attends
         "acmc_all": pytest.approx(1 / 3),  # the third is confident, but nobody marked it
@@ -82,6 +84,7 @@ def test_every_metric_against_plain_numpy():
                 expected = {
                     "accuracy": here.correct.values[:size].sum() / size,
                     "mrta": a.sum() / marked.sum(),
+                    "largest": here.largest.values[:size].sum() / size,
                     "ac": (a >= 0.5).sum() / a.size,
                     "acmc_confident": ((a >= 0.5) * (q >= 0.6)).sum() / max((q >= 0.6).sum(), 1),
                     "acmc_all": ((a >= 0.5) * (q >= 0.6)).sum() / a.size,
@@ -183,7 +186,7 @@ def test_without_an_effect_nothing_is_seen():
     arrays = table1_arrays(seeds=8)
     mixed = arrays.copy(deep=True)
     for seed in range(0, 8, 2):  # every other seed with the two labels exchanged
-        for name in ("attention", "comprehensiveness", "sufficiency"):
+        for name in ("attention", "largest", "comprehensiveness", "sufficiency"):
             pair = {"arm": [0, 1], "seed": seed}
             mixed[name][pair] = arrays[name].isel(pair).isel(arm=[1, 0]).values
     told = verdicts(findings(mixed), "times the query-key rate")

@@ -39,6 +39,7 @@ class Metric(NamedTuple):
 METRICS = (
     Metric("accuracy", "accuracy", 0),
     Metric("mrta", "MRTA", 1),
+    Metric("largest", "largest attention", 1),
     Metric("ac", "AC", 1),
     Metric("acmc_confident", "ACMC of confident", 1),
     Metric("acmc_all", "ACMC of all", 1),
@@ -117,7 +118,8 @@ def usable(dataset: xr.Dataset) -> xr.DataArray:
 def measured(dataset: xr.Dataset, choices: Choices) -> xr.Dataset:
     """Every metric of every run; NaN for runs that diverged, and where a metric is of no example.
 
-    Accuracy, comprehensiveness and sufficiency are means over the test examples, the others over those of them in which
+    Accuracy, the largest attention on a token, which tells how sharp it is whether it is right or not,
+    comprehensiveness and sufficiency are means over the test examples, the others over those of them in which
     somebody marked relevant tokens. AOPC is over ERASER's shares; a single share that is another is no part of it.
 
     Args:
@@ -149,6 +151,7 @@ def measured(dataset: xr.Dataset, choices: Choices) -> xr.Dataset:
     found = {
         "accuracy": _each(np.mean, present, dataset.correct),
         "mrta": _each(np.mean, marked, a),
+        "largest": _each(np.mean, present, dataset.largest),
         "ac": _each(lambda attention: metrics.attention_confidence(attention, tau), marked, a),
         "acmc_confident": _each(confident("confident"), marked, a, p),
         "acmc_all": _each(confident("all"), marked, a, p),

@@ -143,6 +143,7 @@ class Outcome(NamedTuple):
         probability: of the right label, shape (runs, texts).
         correct: 1 where the right label is the most probable, else 0.
         attention: of the last position on relevant tokens; NaN where nobody marked any.
+        largest: attention of the last position on the token that has most of it.
         comprehensiveness: shape (runs, texts, shares).
         sufficiency: likewise.
     """
@@ -150,6 +151,7 @@ class Outcome(NamedTuple):
     probability: np.ndarray
     correct: np.ndarray
     attention: np.ndarray
+    largest: np.ndarray
     comprehensiveness: np.ndarray
     sufficiency: np.ndarray
 
@@ -167,7 +169,7 @@ def outcome(data: Prepared, fitted: Fitted, settings: TextSettings, tell: Callab
     words = [row[row.size - size :] for row, size in zip(texts.tokens, texts.sizes, strict=True)]
     shares = shares_of(settings)
     n, runs = len(examples), len(fitted.status)
-    shapes = [(runs, n)] * 3 + [(runs, n, len(shares))] * 2
+    shapes = [(runs, n)] * 4 + [(runs, n, len(shares))] * 2
     found = Outcome(*(np.full(shape, np.nan) for shape in shapes))
     masks = [relevant_tokens(example) for example in examples]
     # the sign for the end is no token of the text: it is neither counted nor removed
@@ -187,6 +189,7 @@ def outcome(data: Prepared, fitted: Fitted, settings: TextSettings, tell: Callab
         found.attention[i] = [
             np.nan if mask is None else row[mask].sum() for row, mask in zip(reading.attention, masks, strict=True)
         ]
+        found.largest[i] = [row.max() for row in reading.attention]
         scores = faithfulness(
             lambda given: probabilities(model, given, widths),
             words,
