@@ -138,6 +138,7 @@ def test_the_papers_rates(folder):
     assert "tuning_base_loss" not in found
 
 
+@pytest.mark.slow
 def test_the_dial(folder):
     settings = DialSettings(
         data=str(folder), **SMALL, base_rates=(0.03,), multipliers=(0.1, 1.0, 10.0), datasets=("subject-verb",)
@@ -151,6 +152,7 @@ def test_the_dial(folder):
     assert np.isfinite(part.training_loss.isel(epoch=0)).all()
 
 
+@pytest.mark.slow
 def test_masks_and_the_end_token_change_what_is_removed_and_attended(folder):
     few = {**SMALL, "max_epochs": 1, "seeds": 1, "datasets": ("hatexplain",)}
     settings = Table1Settings(data=str(folder), **few, preset="paper", removal="mask", end_token=True, share=0.3)
@@ -179,6 +181,7 @@ def test_the_symmetric_task_has_the_numbers_of_the_texts():
     assert task == fs.Task(classes=3, distinct=2, common=3, context=context, query="shared")
 
 
+@pytest.mark.slow
 def test_the_trend_is_attention_where_the_flow_reaches_the_loss(folder):
     settings = DialSettings(data=str(folder))
     lines = data.prepare("subject-verb", *data.find(str(folder), ("subject-verb",))["subject-verb"], settings)
