@@ -1,7 +1,7 @@
 """Draws the figures of docs/gallery.md from what `flowsim reproduce` saved.
 
-`make gallery`, or `python docs/draw_gallery.py REPRODUCED [FOLDER]`; REPRODUCED holds a folder for each experiment. Those
-that need data of their own (table1, ratio-dial) keep their figures where their folder is missing.
+`make gallery`, or `python docs/draw_gallery.py REPRODUCED [FOLDER]`; REPRODUCED holds a folder for each experiment.
+Those that need data of their own (table1, ratio-dial) keep their figures where their folder is missing.
 """
 
 import pathlib

@@ -87,7 +87,9 @@ def find(folder: str, names: tuple[str, ...]) -> dict[str, tuple[pathlib.Path, p
     """
     every = "; ".join(f"{name}: {_SOURCES[name].wanted}" for name in names)
     if not folder:
-        raise InvalidInput(f"data is not given; name the folder that holds, plain or .gz, {every}.")
+        raise InvalidInput(
+            f"data is not given; name with --data DIR, or data=, the folder that holds, plain or .gz, {every}."
+        )
     path = as_path(folder)
     if not path.is_dir():
         raise FileProblem(f"data={folder!r} is no folder; name the one that holds, plain or .gz, {every}.")

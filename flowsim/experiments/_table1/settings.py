@@ -78,7 +78,7 @@ class TextSettings:
     max_epochs: int = 60
     patience: int = 5
     base_rates: tuple[float, ...] = (3e-5, 1e-4, 3e-4, 1e-3)
-    tuning_seeds: int = 2
+    tuning_seeds: int = 3
     threshold: float = 0.5
     confidence: float = 0.5
     share: float = 0.2
