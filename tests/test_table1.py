@@ -201,7 +201,7 @@ def test_the_trend_is_attention_where_the_flow_reaches_the_loss(folder):
 
 
 def test_what_is_missing_is_named(tmp_path):
-    with pytest.raises(fs.InvalidInput, match=r"data is not given.*dataset.json and post_id_divisions.json.*agr_50"):
+    with pytest.raises(fs.InvalidInput, match=r"data is not given.*dataset.json.*post_id_divisions.json.*agr_50"):
         table1(Table1Settings())
     with pytest.raises(fs.FileProblem, match="is no folder"):
         table1(Table1Settings(data=str(tmp_path / "nowhere")))

@@ -40,13 +40,15 @@ _SOURCES = {
         corpora.hatexplain,
         ("dataset.json", "hatexplain*.json"),
         ("post_id_divisions.json",),
-        "HateXplain's dataset.json and post_id_divisions.json (Mathew et al. 2021, repository hate-alert/HateXplain)",
+        "dataset.json of HateXplain (JSON: {id: {annotators: [{label}], rationales, post_tokens}}; Mathew et al. 2021, "
+        "repository hate-alert/HateXplain), and beside it, for the official parts, post_id_divisions.json",
     ),
     "subject-verb": _Source(
         corpora.subject_verb,
         ("agr_50_mostcommon_10K.tsv", "agr*.tsv", "sva*.tsv"),
         (),
-        "agr_50_mostcommon_10K.tsv of Linzen et al. 2016 (repository TalLinzen/rnn_agreement)",
+        "agr_50_mostcommon_10K.tsv of Linzen et al. 2016 (tab separated columns sentence, verb_pos, subj_index, "
+        "verb_index; repository TalLinzen/rnn_agreement)",
     ),
 }
 DATASETS = tuple(_SOURCES)
