@@ -32,10 +32,10 @@ gallery: reproduce  ## draw the figures of docs/gallery.md again, into docs/figu
 	$(BIN)/python docs/draw_gallery.py reproduced
 
 test: $(STAMP)  ## the default test suite (minutes)
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-all: $(STAMP)  ## the tests marked slow too, every derivation and example among them
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not benchmark"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not benchmark"
 
 check: $(STAMP)  ## ruff and pyright
 	$(BIN)/ruff check .

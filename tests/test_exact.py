@@ -8,6 +8,7 @@ import pytest
 
 import flowsim as fs
 from flowsim.solve import exact as module
+from flowsim.solve import ode
 from flowsim.solve.closed_form import closed_form_parameters
 from tests.closed_form_reference import DIGITS, Reference
 
@@ -308,6 +309,24 @@ def test_no_new_trace_for_new_values():
     for ratio, horizon, gap in [(1.0, 1.0, 0.0), (20.0, 1e3, -3.0), (1e-5, 1e200, 2.0)]:
         fs.exact(TASK, ratio=ratio, times=times * horizon, score_gap0=gap)
     assert traces() - before == 1
+
+
+@pytest.mark.parametrize(
+    ("solver", "compiled", "rtol"),
+    [(fs.exact, lambda: module._solve, 1e-12), (fs.integrate, lambda: vars(ode._fixed)["compiled"](), 1e-7)],
+)
+def test_few_lanes_and_times_share_a_program(solver, compiled, rtol):
+    """One to four of either, each with the numbers that it has among the others."""
+    ratios, times = [1.0, 2.0, 5.0, 0.3], [1.0, 10.0, 100.0, 1e3]
+    whole = solver(TASK, ratio=ratios, times=times)
+    before = compiled()._cache_size()
+    for lanes, n in ((1, 1), (2, 3), (3, 2), (4, 1)):
+        few = solver(TASK, ratio=ratios[:lanes], times=times[:n])
+        assert few.margin.shape == (lanes, n)
+        assert few.status.shape == few.n_steps.shape == (lanes,)
+        for name in OBSERVABLES:
+            np.testing.assert_allclose(getattr(few, name), getattr(whole, name)[:lanes, :n], rtol=rtol)
+    assert compiled()._cache_size() == before
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from flowsim import _cache
+
 ROOT = pathlib.Path(__file__).parents[1]
 SCRIPTS = sorted([*ROOT.glob("derivations/*.py"), *ROOT.glob("examples/*.py")])
 # scripts that are done within 5 seconds; the others run with the slow tests
@@ -28,10 +30,13 @@ def test_there_are_derivations_and_examples():
 )
 def test_script_runs_and_leaves_the_repository_alone(script, tmp_path):
     before = sorted(ROOT.iterdir())
+    kept: dict[str, str] = {}
+    _cache.enable(kept)  # what other tests have compiled
+    kept.pop("EQX_ON_ERROR", None)  # a script runs with the checks of the library, not those of the command line
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"},
+        env={**os.environ, **kept, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -130,7 +130,7 @@ def draw(rng):
 @pytest.mark.slow
 def test_accuracy_of_many():
     rng = np.random.default_rng(8)
-    for _ in range(20):
+    for _ in range(12):
         case = draw(rng)
         log_times = sorted([rng.uniform(-10, 30), rng.uniform(0, 100), 10 ** rng.uniform(1, 4)])
         assert worst(case, solved(case, log_times=log_times)) < 0.2, case
@@ -297,8 +297,8 @@ def test_forward_and_second_derivatives():
         return margin_of(point[0], (point[1], 0.1, point[2], -0.2), point[3])[1]
 
     first = jax.jit(jax.grad(log_odds))
-    np.testing.assert_allclose(jax.jit(jax.jacfwd(log_odds))(point), first(point), rtol=1e-10)
-    second = jax.jit(jax.jacfwd(jax.grad(log_odds)))(point)
+    forward, second = jax.jit(jax.jacfwd(jax.value_and_grad(log_odds)))(point)  # one program: it shares the solution
+    np.testing.assert_allclose(forward, first(point), rtol=1e-10)
     step = 1e-4
     for i in range(4):
         ends = [first(point.at[i].add(sign * step)) for sign in (1, -1)]

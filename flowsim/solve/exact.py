@@ -22,7 +22,7 @@ from flowsim.errors import InvalidInput
 from flowsim.score_scale import ScoreScale
 from flowsim.solve.clocks import orbit_per_ratio, with_ratios
 from flowsim.solve.closed_form import closed_form_parameters
-from flowsim.solve.lanes import map_lanes, on_cores
+from flowsim.solve.lanes import asked_for, at_least_a_few, map_lanes, on_cores
 from flowsim.solve.line_start import LineStart, line_start
 from flowsim.solve.orbit import Orbit
 from flowsim.solve.progress import Observed, observe
@@ -108,11 +108,10 @@ def exact(
 def _run(task: Task, parameterization: str, given: dict[str, Any], lanes, index: str, grid, points) -> Trajectory:
     """The trajectory of one parameterization."""
     numbers, _, settings = numbers_of(task, parameterization, given)
-    solve = functools.partial(_solve, index, numbers, grid)
     if _validate.is_traced(lanes, numbers, grid):
-        solution = solve(lanes)
+        solution = _solve(index, numbers, grid, lanes)
     else:
-        solution = map_lanes(solve, [lanes])
+        solution = _solve_lanes(index, numbers, grid, lanes)
         check_reachable(solution, **points)
     if index == "log_time":
         solution = solution._replace(log_time=jnp.asarray(grid))
@@ -198,9 +197,8 @@ def time_to(
         raise InvalidInput(f"attention={targets.max():.17g} is never reached; give values below 1.")
 
     points = jnp.log(targets) if name == "loss" else targets
-    solve = functools.partial(_solve, _INDEX[name], numbers, points)
     traced = _validate.is_traced(lanes, numbers, targets)
-    log_time = (solve(lanes) if traced else map_lanes(solve, [lanes])).log_time
+    log_time = (_solve if traced else _solve_lanes)(_INDEX[name], numbers, points, lanes).log_time
     if not traced and np.isnan(log_time).any():
         i, j = np.argwhere(np.isnan(log_time))[0]
         raise InvalidInput(
@@ -230,6 +228,12 @@ def _solve(index: str, numbers: Numbers, grid: Float[Array, " times"], ratio: Fl
         return observed._replace(log_time=None) if index == "log_time" else observed
 
     return blockwise(solve, ratio)
+
+
+def _solve_lanes(index: str, numbers: Numbers, grid, ratios: np.ndarray) -> Observed:
+    """The same for concrete lanes: many on all cores, and few points without compiling for just so many."""
+    points = at_least_a_few(np.asarray(grid))
+    return asked_for(map_lanes(functools.partial(_solve, index, numbers, points), [ratios]), len(grid))
 
 
 def blockwise(solve: Callable[[Float[Array, " lanes"]], Any], ratio: Float[Array, " lanes"]):

@@ -22,6 +22,9 @@ from flowsim import _jax  # noqa: F401  float64 first
 CHUNK = 1024
 # The same where one call runs all its lanes side by side; what bounds it is memory.
 WIDE_CHUNK = 1 << 15
+# Fewer lanes or times than this are solved as this many, repeating the last: in lockstep they cost next to nothing,
+# while another shape takes seconds to compile.
+FEWEST = 4
 
 
 # XLA uses half of the vector width of the processors that have 512 bits, which costs a tenth of the speed here.
@@ -71,7 +74,17 @@ def on_cores() -> bool:
 
 def padded(n: int) -> int:
     """Lanes of the compiled function that solves `n` lanes: a power of two up to a chunk, so that few sizes compile."""
-    return min(1 << (n - 1).bit_length(), CHUNK if on_cores() else WIDE_CHUNK)
+    return min(max(1 << (n - 1).bit_length(), FEWEST), CHUNK if on_cores() else WIDE_CHUNK)
+
+
+def at_least_a_few(times: np.ndarray) -> np.ndarray:
+    """The times of the compiled function that solves up to `FEWEST` times: the last of them repeated."""
+    return np.concatenate([times, np.repeat(times[-1:], max(FEWEST - len(times), 0))])
+
+
+def asked_for(solution: Any, n: int) -> Any:
+    """Drops repeated times, which stand after the first `n`, from arrays of shape `(lanes, time, ...)`."""
+    return jax.tree.map(lambda array: array[:, :n] if array.ndim > 1 and array.shape[1] > n else array, solution)
 
 
 def map_lanes(solve: Callable[..., Any], lanes: Sequence[np.ndarray], size: int | None = None) -> Any:

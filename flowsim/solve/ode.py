@@ -18,7 +18,7 @@ from flowsim.solve.driven import check_horizon, solve_driven
 from flowsim.solve.fixed_grid import BRIEF
 from flowsim.solve.initial import Beginning, begin
 from flowsim.solve.interventions import Interventions, check_step, gain_of
-from flowsim.solve.lanes import compile_lanes, map_lanes, padded
+from flowsim.solve.lanes import asked_for, at_least_a_few, compile_lanes, map_lanes, padded
 from flowsim.solve.reduced import Solution, observe, solve_reduced
 from flowsim.solve.runge_kutta import State
 from flowsim.start import Start
@@ -177,7 +177,7 @@ _driven = eqx.filter_jit(solve_driven)
 
 def _solve(field, parameters, ratios, y0, grid, tol, max_steps) -> Solution:
     """Solves concrete lanes: all on the fixed grid, then adaptively those that it did not resolve."""
-    shared = (parameters, y0, grid, tol, max_steps)
+    shared = (parameters, y0, at_least_a_few(np.asarray(grid)), tol, max_steps)
     order = np.argsort(ratios, kind="stable")  # lanes of one chunk share a grid, so they had better be alike
     solution = map_lanes(functools.partial(_fixed, field, shared), [ratios[order]])
     if (np.diff(order) < 0).any():
@@ -187,7 +187,7 @@ def _solve(field, parameters, ratios, y0, grid, tol, max_steps) -> Solution:
     if hard.size:
         better = map_lanes(functools.partial(_adaptive, field, shared), [ratios[hard]], _ADAPTIVE_CHUNK)
         solution = jax.tree.map(lambda old, new: jnp.asarray(old).at[hard].set(new), solution, better)
-    return solution
+    return asked_for(solution, len(grid))
 
 
 @compile_lanes
