@@ -23,7 +23,7 @@ from tests import full_matrix as full
 from tests.test_full_matrix import ROUNDING, tasks
 
 FAST = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PLAIN = fs.Task(classes=4, distinct=10, common=10, context=fs.FixedContext(distinct=32, common=31))
 RICH = fs.Task(
     classes=3,
