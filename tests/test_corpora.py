@@ -272,3 +272,21 @@ if "FLOWSIM_DATA" in os.environ:  # numbers of the files' own description; nothi
         assert len(corpora.subject_verb(DATA / "sva_ewt_linzen_columns.tsv.gz").examples) == 2237
         assert len(corpora.squad(DATA / "squad_dev11_exact_spans.json.gz").examples) == 9788
         assert len(corpora.squad(DATA / "xquad.en.json.gz").examples) == 1190
+
+
+def test_lines_are_what_ends_with_a_newline_and_are_counted_as_they_stand(tmp_path):
+    odd = ["a\u2028b cat sits here\t-\tVBZ\t2\t3", "", "the cat sits\t-\tVBZ\t9\t3"]
+    with pytest.raises(fs.FileProblem, match="line 4: subj_index 9"):
+        corpora.subject_verb(write(tmp_path, "odd.tsv", "\r\n".join([HEADER, *odd]) + "\r\n"))
+    with pytest.raises(fs.FileProblem, match="line 2: field larger"):
+        corpora.subject_verb(write(tmp_path, "long.tsv", "\n".join([HEADER, "x" * 200_000 + "\t-\tVBZ\t1\t2"])))
+
+
+def test_damaged_archives_and_endless_nesting_are_refused(tmp_path):
+    whole = gzip.compress(b"sentence\n" * 1000)
+    path = tmp_path / "x.tsv.gz"
+    path.write_bytes(whole[:20] + bytes([whole[20] ^ 255, *[7] * 20]) + whole[41:])
+    with pytest.raises(fs.FileProblem, match="cannot be read"):
+        corpora.subject_verb(path)
+    with pytest.raises(fs.FileProblem, match="is no JSON"):
+        corpora.hatexplain(write(tmp_path, "deep.json", "[" * 200_000))

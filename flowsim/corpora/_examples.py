@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import pathlib
+import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -120,7 +121,7 @@ def text_of(path: str | os.PathLike, wanted: str) -> str:
         raise FileProblem(f"file {str(file)!r} does not exist; give {wanted}.")
     try:
         return _bytes(file).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise FileProblem(f"file {str(file)!r} cannot be read ({type(error).__name__}); give {wanted}.") from error
 
 
@@ -132,7 +133,7 @@ def json_of(path: str | os.PathLike, wanted: str) -> Any:
     """
     try:
         return json.loads(text_of(path, wanted))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileProblem(f"file {str(path)!r} is no JSON ({error}); give {wanted}.") from error
 
 

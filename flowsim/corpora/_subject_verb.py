@@ -1,7 +1,9 @@
 """Subject-verb agreement (Linzen et al. 2016): the sentence up to its verb, the verb's number, the subject."""
 
 import csv
+import io
 import os
+from collections.abc import Iterator
 
 from flowsim.corpora._examples import Corpus, Example, collect, need, text_of
 from flowsim.errors import FileProblem
@@ -27,12 +29,20 @@ def subject_verb(path: str | os.PathLike, *, skip_bad: bool = False) -> Corpus:
     Raises:
         FileProblem: if the file is missing, or a record is malformed, which is named by its line.
     """
-    rows = csv.DictReader(text_of(path, _WANTED).splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
+    rows = csv.DictReader(io.StringIO(text_of(path, _WANTED), newline=None), delimiter="\t", quoting=csv.QUOTE_NONE)
     missing = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
     if missing:
         raise FileProblem(f"file {str(path)!r} has no column {missing[0]!r}; give {_WANTED}.")
-    records = ((f"line {number}", (str(number), row)) for number, row in enumerate(rows, 2))
-    return collect("subject-verb", path, records, _read, skip_bad=skip_bad, wanted=_WANTED)
+    return collect("subject-verb", path, _records(rows, path), _read, skip_bad=skip_bad, wanted=_WANTED)
+
+
+def _records(rows: csv.DictReader, path: str | os.PathLike) -> Iterator[tuple[str, tuple[str, dict[str, str]]]]:
+    """Every row with its line."""
+    try:
+        for row in rows:
+            yield f"line {rows.line_num}", (str(rows.line_num), row)
+    except csv.Error as error:
+        raise FileProblem(f"file {str(path)!r}, line {rows.line_num + 1}: {error}; give {_WANTED}.") from error
 
 
 def _read(record: tuple[str, dict[str, str]]) -> list[Example]:
