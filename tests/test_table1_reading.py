@@ -395,6 +395,15 @@ def test_the_command_prints_saves_and_draws_table_and_figures(tmp_path, capsys, 
     assert len(told["tables"]) == len(SIZES)
 
 
+def test_accuracy_that_needs_no_model_cannot_be_kept():
+    """Both answer the most frequent label: nothing is lost, and nothing was there to lose."""
+    level = xr.DataArray(np.full(5, 0.7), dims="seed")
+    better = xr.DataArray(np.full(5, 0.9) + 0.001 * np.arange(5), dims="seed")
+    assert compared(level, level, 0, 0.7).verdict == "undecided"
+    assert compared(better, better, 0, 0.7).verdict == "agrees"
+    assert compared(better, level, 0, 0.7).verdict == "differs"
+
+
 def test_the_two_axes_are_told_apart():
     assert reading.model_axis(table1_arrays(seeds=1)) == "arm"
     assert reading.model_axis(dial_arrays(seeds=1)) == "multiplier"

@@ -192,13 +192,14 @@ def interval(values: Any) -> Interval:
     return Interval(float(finite.mean()), half, finite.size, given.size)
 
 
-def compared(before: xr.DataArray, after: xr.DataArray, sign: int) -> Paired:
+def compared(before: xr.DataArray, after: xr.DataArray, sign: int, lowest: float | None = None) -> Paired:
     """Whether a metric moved as the paper says, seed by seed.
 
     Args:
         before: the metric of the baseline, one value for each seed, NaN for runs that diverged.
         after: that of the same seeds with a higher query-key learning rate.
         sign: 1 if it should increase, -1 if it should decrease, 0 if it should not decrease by `NOT_WORSE`.
+        lowest: with `sign=0`: what needs no model; where the baseline does not clearly exceed it nothing can be lost.
     """
     both = np.stack([np.asarray(before, dtype=float), np.asarray(after, dtype=float)])
     apart = difference(both[1] - both[0])
@@ -211,6 +212,8 @@ def compared(before: xr.DataArray, after: xr.DataArray, sign: int) -> Paired:
         return Paired(apart, "undecided", "the few seeds change by the same, so that their spread tells nothing")
     if sign == 0:
         kept, lost = apart.mean - apart.margin > -NOT_WORSE, apart.mean + apart.margin < -NOT_WORSE
+        if kept and lowest is not None and difference(both[0] - lowest).sign <= 0:
+            return Paired(apart, "undecided", "the baseline has nothing to lose: it has not clearly learnt")
         if not kept and not lost:
             return Paired(apart, "undecided", f"the interval includes a loss of {NOT_WORSE:g}")
         return Paired(apart, "agrees" if kept else "differs", "")

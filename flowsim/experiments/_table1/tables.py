@@ -41,7 +41,10 @@ def tables(dataset: xr.Dataset) -> list[PrintedTable]:
         for metric in METRICS:
             cells = [here[metric.name].sel(arm=arm) for arm in arms]
             found = reading.compared(
-                here[metric.name].sel(arm=BASELINE), here[metric.name].sel(arm="raised"), metric.sign
+                here[metric.name].sel(arm=BASELINE),
+                here[metric.name].sel(arm="raised"),
+                metric.sign,
+                float(dataset.majority.sel(dataset=name)),
             )
             rows.append(
                 (
