@@ -83,7 +83,7 @@ class TextSettings:
     weight_decay: float = 0.01
     max_epochs: int = 60
     patience: int = 5
-    base_rates: tuple[float, ...] = (3e-5, 1e-4, 3e-4, 1e-3)
+    base_rates: tuple[float, ...] = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
     tuning_seeds: int = 3
     threshold: float = 0.5
     confidence: float = 0.5
