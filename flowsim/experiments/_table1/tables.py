@@ -40,12 +40,7 @@ def tables(dataset: xr.Dataset) -> list[PrintedTable]:
         here, rows = values.sel(dataset=name), []
         for metric in METRICS:
             cells = [here[metric.name].sel(arm=arm) for arm in arms]
-            found = reading.compared(
-                here[metric.name].sel(arm=BASELINE),
-                here[metric.name].sel(arm="raised"),
-                metric.sign,
-                float(dataset.majority.sel(dataset=name)),
-            )
+            found = reading.judged(here, metric, BASELINE, "raised", float(dataset.majority.sel(dataset=name)))
             rows.append(
                 (
                     _title(metric.name, choices),
@@ -62,6 +57,8 @@ def tables(dataset: xr.Dataset) -> list[PrintedTable]:
             f"difference, paired: higher ratio minus baseline of the same seed ± half its {CONFIDENCE:.0%} interval, "
             f"by which the last column decides; accuracy: not lower by {reading.NOT_WORSE:g}",
             "MRTA, AC and ACMC are of the test examples with relevant tokens, the other rows of all",
+            "beyond chance: AC less that of the same attention with the relevant tokens shifted through the text, the "
+            "mean over all shifts; AC and ACMC are seen only if they rise beyond it, ACMC only if the model has learnt",
         )
         made.append(
             PrintedTable(
