@@ -405,6 +405,8 @@ def test_figures_show_the_numbers():
     lines = [line for line in pairs.axes[1].get_lines() if len(line.get_xdata()) == len(ARMS)]
     expected = values.mrta.sel(dataset="hatexplain").transpose("seed", "arm").values
     assert any(np.allclose(line.get_ydata(), expected[0]) for line in lines)
+    bars = [float(line.get_ydata()[0]) for line in pairs.axes[2].get_lines() if line.get_linewidth() == 2]
+    assert bars == pytest.approx([0.25] * 3)  # what the arrays say attention has by chance
     losses = drawn(plot.validation_losses(arrays))
     kept = [line for line in losses.axes[0].get_lines() if line.get_marker() == "o"]
     best = arrays.best_epoch.sel(dataset="hatexplain").values.ravel()
