@@ -7,7 +7,15 @@ Names are loaded on first use (PEP 562), so importing flowsim imports neither JA
 """
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING
+
+# float64 must be on before a user's first jit traces: there the first use of a name below would come too late
+if "jax" in sys.modules:
+    importlib.import_module("flowsim._jax")
+elif os.environ.get("FLOWSIM_X64", "1") != "0":
+    os.environ.setdefault("JAX_ENABLE_X64", "1")  # read when JAX is imported
 
 __version__ = "0.1.0"
 

@@ -306,6 +306,22 @@ def test_forward_and_second_derivatives():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", ["score_gap0", "imbalance_qk"])
+def test_a_second_derivative_that_is_not_there_is_refused(number):
+    """While tracing, so that nothing is compiled; the first ones, and the second by the ratio, are there."""
+    task = task_of(CASES[0])
+
+    def score_gap(value, ratio=5.0):
+        start = {"score_gap0": 0.1, "imbalance_qk": -0.2, number: value}
+        return fs.exact(task, "FACO", ratio=ratio, **start, log_times=[3.0]).score_gap[0]
+
+    for outer in (jax.grad, jax.jacfwd):
+        with pytest.raises(fs.InvalidInput, match="no second derivative"):
+            jax.eval_shape(outer(jax.grad(score_gap)), 0.3)
+    jax.eval_shape(jax.grad(lambda ratio: jax.grad(score_gap)(0.3, ratio)), 5.0)
+
+
+@pytest.mark.slow
 def test_a_dropped_partial_is_seen(monkeypatch):
     """Planted error: the table is taken to depend on nothing."""
     import flowsim.solve.score_clocks as clocks

@@ -258,9 +258,11 @@ def _log_time_partial(orbit: Orbit, tangent: Orbit, advance: Points, log_time: P
         return jnp.sum(jnp.where(shares > 0, shares * moved, 0.0), axis=0)
 
     # in gaps, and up to the foot of a peak: the end of the integral
-    ends = jnp.concatenate([advance, foot[:, None]], axis=1)
     left, width, log_left, _ = place.edges()
     gap = width == 0
+    # elsewhere any point will do whose integral is not empty: what is dropped must be differentiable in reverse too
+    foot = jnp.where(jnp.isfinite(foot) & (foot > 0), foot, 1.0)
+    ends = jnp.concatenate([jnp.where(gap, advance, left + jnp.where(gap, 0.0, width)), foot[:, None]], axis=1)
     end = tm.end_of_integral(orbit.spread(), ends, jnp.pad(left, ((0, 0), (0, 1))))
     far = mean_tangent(orbit.spread(), tangent.spread(), end.nodes, end.shares)
 

@@ -15,6 +15,7 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
 from flowsim import _jax  # noqa: F401  float64 first
+from flowsim.errors import InvalidInput
 from flowsim.solve import score_table
 from flowsim.solve.omega import correction, log_omega_guess, log_wright_omega
 from flowsim.solve.score_table import Drives, ScoreStart, Table
@@ -236,10 +237,30 @@ def _tabulated_jvp(primals, tangents):
             moved = moved + score_table.evaluate(at, scaled) * tangent
     if not zero[0]:
         moved = moved - by_scaled * scaled * jax.nn.sigmoid(start.log_odds0) * start_tangent.log_odds0
-    return change, moved
+    return change, _first_only(start.score_gap0, start.imbalance, moved)
 
 
 _tabulated.defjvp(_tabulated_jvp, symbolic_zeros=True)
+
+
+@jax.custom_jvp
+def _first_only(score_gap0, imbalance, tangent):
+    """A derivative of the table, which may be differentiated again by all but these two numbers of the start."""
+    del score_gap0, imbalance
+    return tangent
+
+
+def _first_only_jvp(primals, tangents):
+    if not all(isinstance(tangent, SymbolicZero) for tangent in tangents[:2]):
+        raise InvalidInput(
+            "score_gap0 or imbalance_qk of a factorized query-key circuit has no second derivative here; take the "
+            "first one and difference it."
+        )
+    moved = tangents[2]
+    return primals[2], jnp.zeros_like(primals[2]) if isinstance(moved, SymbolicZero) else moved
+
+
+_first_only.defjvp(_first_only_jvp, symbolic_zeros=True)
 
 
 def _derivative(table: Table, scaled):
