@@ -117,7 +117,7 @@ def _moved(here: xr.Dataset, metric: Metric, name: str, arm: str, factor: float,
         told += f"; {found.why}"
     return Finding(
         f"{name}: {factor:g} times the query-key rate {verb} {metric.title}{decay}",
-        WHERE,
+        WHERE if metric.stated else "",
         told + not_learnt(here, majority, [BASELINE, arm]),
         found.verdict,
         found.difference.mean,

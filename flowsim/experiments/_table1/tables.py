@@ -46,7 +46,7 @@ def tables(dataset: xr.Dataset) -> list[PrintedTable]:
                     _title(metric.name, choices),
                     *(shown(reading.interval(cell)) for cell in cells),
                     apart(found),
-                    _DIRECTIONS[metric.sign],
+                    _DIRECTIONS[metric.sign] if metric.stated else f"({_DIRECTIONS[metric.sign]})",
                     _SEEN[found.verdict],
                 )
             )
@@ -55,7 +55,8 @@ def tables(dataset: xr.Dataset) -> list[PrintedTable]:
             *_too_narrow(dataset.sel(dataset=name), reading.settings_in(dataset)),
             _OVER_SEEDS,
             f"difference, paired: higher ratio minus baseline of the same seed ± half its {CONFIDENCE:.0%} interval, "
-            f"by which the last column decides; accuracy: not lower by {reading.NOT_WORSE:g}",
+            f"by which the last column decides; accuracy: not lower by {reading.NOT_WORSE:g}; in brackets what the "
+            "paper's table does not have",
             "MRTA, AC and ACMC are of the test examples with relevant tokens, the other rows of all",
             "beyond chance: AC less that of the same attention with the relevant tokens shifted through the text, the "
             "mean over all shifts; AC and ACMC are seen only if they rise beyond it, ACMC only if the model has learnt",
