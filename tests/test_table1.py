@@ -205,10 +205,10 @@ def test_what_is_missing_is_named(tmp_path):
         table1(Table1Settings())
     with pytest.raises(fs.FileProblem, match="is no folder"):
         table1(Table1Settings(data=str(tmp_path / "nowhere")))
-    with pytest.raises(fs.FileProblem, match="holds no file for hatexplain"):
+    with pytest.raises(fs.FileProblem, match=r"no file for hatexplain and subject-verb; .*dataset.json.*agr_50"):
         table1(Table1Settings(data=str(tmp_path)))
     (tmp_path / "dataset.json").write_text(json.dumps(made.posts(30)))
-    with pytest.raises(fs.FileProblem, match="holds no file for subject-verb"):
+    with pytest.raises(fs.FileProblem, match=r"holds no file for subject-verb; .* hatexplain only, with --dataset"):
         table1(Table1Settings(data=str(tmp_path)))
 
 

@@ -128,6 +128,11 @@ def test_an_epoch_has_every_text_once():
     again = batches.shuffled(TRAIN.sizes, (4, 8, LENGTH), 8, [1], 5)
     np.testing.assert_array_equal(again.rows[0], order.rows[1])
     assert not np.array_equal(batches.shuffled(TRAIN.sizes, (4, 8, LENGTH), 8, [1], 6).rows, again.rows)
+    # a batch that holds more than all texts of a width has no places that stay empty in each of them
+    most = np.bincount(np.searchsorted((4, 8, LENGTH), TRAIN.sizes)).max()
+    orders = [batches.shuffled(TRAIN.sizes, (4, 8, LENGTH), batch, [1], 6) for batch in (10**9, most)]
+    for mine, same in zip(*orders, strict=True):
+        np.testing.assert_array_equal(mine, same)
 
 
 def test_a_run_stops_when_the_validation_loss_has_not_fallen(trained):

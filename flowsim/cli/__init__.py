@@ -4,8 +4,10 @@ Commands import JAX, SymPy and matplotlib only when they run, so that help is in
 """
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -20,10 +22,17 @@ BAD_INPUT, INTERRUPTED = 2, 130
 def main() -> None:
     """Entry point of the `flowsim` script: runs the command line and exits with its code."""
     _cache.enable()
+    signal.signal(signal.SIGTERM, _as_interrupt)
     code = run(sys.argv[1:])
     if code == INTERRUPTED:  # the thread that was at work may still be inside compiled code: do not wait for it
         os._exit(code)
     sys.exit(code)
+
+
+def _as_interrupt(number: int, frame: Any) -> None:
+    """What a batch system sends when time is up ends a command as Ctrl-C does, with nothing half-written left."""
+    present = signal.getsignal(signal.SIGINT)  # ignored in commands that a shell starts in the background
+    (present if callable(present) else signal.default_int_handler)(number, frame)
 
 
 def run(arguments: Sequence[str]) -> int:

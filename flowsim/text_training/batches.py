@@ -106,6 +106,7 @@ def _order(sizes: np.ndarray, widths: Sequence[int], batch: int, draws: Sequence
     if sizes.max() > widths[-1]:
         raise InvalidInput(f"a text has {sizes.max()} tokens, more than the largest width, {widths[-1]}; widen it.")
     bins = np.searchsorted(widths, sizes)
+    batch = min(batch, int(np.bincount(bins).max()))  # places that no batch fills would cost time and memory
     width, rows, weights = [], [], []
     for number in range(len(widths)):
         inside = np.flatnonzero(bins == number)
