@@ -72,7 +72,8 @@ def faithfulness(
         importance: how important each token is, attention for instance; of equally important ones the earlier counts.
         shares: of the tokens that make an explanation, each above 0 and at most 1; one for a single k.
         removal: `"delete"`: tokens go and later ones move up; `"mask"`: each is replaced by the number of a mask or of
-            an unknown word; `"pad"`: by that of padding, so that a model that hides padding does not see it.
+            an unknown word; `"pad"`: by that of padding, for a model that hides padding: the other tokens keep their
+            positions.
         replacement: the number that replaces a token; needed unless `removal` is `"delete"`.
         always: for each text which tokens are kept whatever happens (a separator, the question); they are neither
             counted nor removed.

@@ -2,7 +2,8 @@ r"""A GPT-style causal transformer for real texts (paper, section 7) with circui
 
 Pre-norm blocks, learned positions, GELU, separate $W_Q, W_K, W_V, W_O$ in every head. A circuit may be *factorized*,
 as usual, or *collapsed*: one matrix $W_{QK}$ or $W_{OV}$ of the model's dimension in each head. Texts stand at the
-right end of their rows; padding before them is hidden, and positions count from a text's first token.
+right end of their rows, and positions count from a text's first token. Padding is hidden: what stands before a text,
+and `PADDING` within it, which leaves the other tokens their positions.
 """
 
 import math
@@ -16,6 +17,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from flowsim import _checks, _validate
 from flowsim.errors import InvalidInput
 
+PADDING = 0
+"""Number of the token that is never seen."""
 _SPREAD = 0.02  # of the weights at the start, as in GPT-2
 _WIDER = 4  # hidden units of the MLP per dimension
 
@@ -115,7 +118,7 @@ class Read(NamedTuple):
     """What the transformer makes of a text.
 
     Attributes:
-        logits: of the classes, at the last position.
+        logits: of the classes, at the last position that is no padding; at the end of the row where there is none.
         span_logits: of being the first and the last token of the answer, minus infinity on padding.
         attention: of every layer and head, queries first; padding attends to itself.
     """
@@ -206,19 +209,21 @@ class Transformer(eqx.Module):
 
         Args:
             text: token numbers at the right end of a row of at most `length`.
-            size: how many of them are tokens; what stands before is padding.
+            size: how many of them belong to the text; what stands before is padding, as is every `PADDING` among them.
         """
         n = text.shape[0]
         place = jnp.arange(n)
-        padding = place < n - size
+        before = place < n - size
+        padding = before | (text == PADDING)
         causal = place[:, None] >= place[None, :]
         # padding sees only itself, so that its rows are distributions too; nothing else sees padding
         visible = (causal & ~padding[None, :]) | (place[:, None] == place[None, :])
-        x = self.tokens[text] + self.positions[jnp.where(padding, 0, place - (n - size))]
+        x = self.tokens[text] + self.positions[jnp.where(before, 0, place - (n - size))]
         attentions = []
         for block in self.blocks:
             x, attention = block(x, visible)
             attentions.append(attention)
         x = self.last(x)
         spans = jnp.where(padding, -jnp.inf, self.span @ x.T)
-        return Read(self.head @ x[-1] + self.head_bias, spans, jnp.stack(attentions))
+        last = jnp.max(jnp.where(padding, -1, place))  # -1 is the end of the row
+        return Read(self.head @ x[last] + self.head_bias, spans, jnp.stack(attentions))

@@ -18,7 +18,7 @@ def source(test):
         "file": "texts.json.gz", "split": "official divisions", "train": 300, "val": 50, "test": test,
         "vocabulary": 1234, "left_out": {"ties": 7, "too long": 0}, "skipped": 2,
         "attention": "raw attention of the only layer",
-        "removal": "delete", "end_token": True,
+        "removal": "delete", "end_token": True, "cut": 0, "also_training": 0.0, "last_relevant": 0.25,
     }  # fmt: skip
 
 
@@ -38,6 +38,16 @@ def dial_arrays(*, effect=0.1, gain=0.0, noise=0.01, seeds=5, right=0.75, key=1,
         theory_attention=(("dataset", "theory_multiplier"), both),
         theory_attention_equal_time=(("dataset", "theory_multiplier"), both - 0.05),
         theory_multiplier=dense,
+        **{
+            f"theory_{name}": ("dataset", values)
+            for name, values in {
+                "classes": [3, 2],
+                "distinct": [40, 9],
+                "common": [500, 300],
+                "share": [0.4, 0.1],
+                "length": [25.0, 10.0],
+            }.items()
+        },
     )
 
 
@@ -76,6 +86,7 @@ def _arrays(shifts, axis, gain, noise, seeds, right, key):
     settings = {
         "threshold": 0.5, "confidence": 0.6, "share": 0.2, "preset": "tuned", "bins": 12, "weight_decay": 0.01,
         "parameterization": "FAFO", "d": 64, "layers": 1, "heads": 1, "batch": 32, "max_epochs": 60, "patience": 5,
+        "longest": 512,
     }  # fmt: skip
     return xr.Dataset(
         {

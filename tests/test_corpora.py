@@ -97,6 +97,13 @@ def test_subject_verb(tmp_path, zipped):
     assert (second.tokens, second.relevant) == (("keys",), (True,))
 
 
+def test_words_are_parted_by_plain_spaces_alone(tmp_path):
+    line = "the  10\u00a0000 cats sleep\t-\tVBP\t3\t4"  # two spaces, and a word that holds one of another kind
+    (example,) = corpora.subject_verb(write(tmp_path, "agr.tsv", f"{HEADER}\n{line}\n")).examples
+    assert example.tokens == ("the", "10\u00a0000", "cats")
+    assert example.relevant == (False, False, True)
+
+
 def test_squad(tmp_path):
     corpus = corpora.squad(write(tmp_path, "dev.json", SQUAD))
     first, second = corpus.examples
@@ -267,6 +274,8 @@ def test_vocabulary_and_rows():
     np.testing.assert_array_equal(rows, [[0, 3, 2, 3], [0, 0, 2, 4], [0, 0, 0, 1]])
     np.testing.assert_array_equal(lengths, [3, 2, 1])
     np.testing.assert_array_equal(words.numbers(texts, 2)[0], [[2, 3], [2, 4], [0, 1]])  # the end is kept
+    hidden = corpora.Example("4", "", ("a", "[PAD]", "[UNK]"), label="x")
+    np.testing.assert_array_equal(words.numbers([hidden], 3)[0], [[2, 1, 1]])  # no word of a text is padding
     assert corpora.Vocabulary.of(texts, at_least=2).words[2:] == ("a", "b")
     with pytest.raises(fs.InvalidInput, match="at_least=9"):
         corpora.Vocabulary.of(texts, at_least=9)

@@ -15,6 +15,7 @@ import flowsim as fs
 from flowsim.corpora import Example
 from flowsim.experiments import DialSettings, Table1Settings, ratio_dial, table1
 from flowsim.experiments._table1 import data, theory
+from flowsim.experiments._table1.run import reached_loss
 from tests import made_records as made
 
 SMALL = {"d": 8, "seeds": 2, "tuning_seeds": 1, "max_epochs": 3, "patience": 3, "batch": 16, "at_least": 1}
@@ -154,7 +155,7 @@ def test_the_dial(folder):
 
 @pytest.mark.slow
 def test_masks_and_the_end_token_change_what_is_removed_and_attended(folder):
-    few = {**SMALL, "max_epochs": 1, "seeds": 1, "datasets": ("hatexplain",)}
+    few = {**SMALL, "max_epochs": 1, "seeds": 1, "datasets": ("hatexplain",), "at_least": 2}
     settings = Table1Settings(data=str(folder), **few, preset="paper", removal="mask", end_token=True, share=0.3)
     found = table1(settings)
     records, keys = made.posts(120), made.divisions(120)["test"]
@@ -175,17 +176,40 @@ EXAMPLES = [
 
 def test_the_symmetric_task_has_the_numbers_of_the_texts():
     # a is relevant in two classes, so b is x's own word and e, f, g are y's: two each; c, d, h are relevant nowhere
-    task = theory.symmetric_task(EXAMPLES, 3)
+    numbers = theory.numbers_of(EXAMPLES, 3)
     share, length = (1 / 2 + 1 / 2 + 3 / 4) / 3, 10 / 3
     context = fs.FixedContext(distinct=share * length, common=(1 - share) * length)
-    assert task == fs.Task(classes=3, distinct=2, common=3, context=context, query="shared")
+    assert numbers.task == fs.Task(classes=3, distinct=2, common=3, context=context, query="shared")
+
+
+def test_texts_without_a_symmetric_counterpart_have_no_theory():
+    shared = [Example("1", "1", ("a", "b"), "x", (True, False)), Example("2", "2", ("a", "c"), "y", (True, False))]
+    every = [Example("1", "1", ("a", "b"), "x", (True, True)), Example("2", "2", ("c",), "y", (True,))]
+    for examples in (shared, every):
+        assert theory.numbers_of(examples, 2).task is None
+    texts = data.Prepared("made", (tuple(shared),) * 3, (), None, ("x", "y"), 2, {})
+    found = theory.trend(texts, (0.1, 1.0), 0.4)
+    assert np.isnan(found.theory_attention).all()
+    assert np.isnan(found.theory_attention_equal_time).all()
+
+
+def test_the_loss_to_reach_is_that_of_the_runs_that_did_not_diverge():
+    losses = [[0.9, 0.5, 0.7], [0.8, 0.6, 0.1], [np.nan, np.nan, np.nan]]
+    baseline = xr.Dataset(
+        {"training_loss": (("seed", "epoch"), losses), "best_epoch": ("seed", [2, 3, 0]), "status": ("seed", [0, 0, 4])}
+    )
+    assert reached_loss(baseline) == pytest.approx(0.3)
+    late = baseline.assign(status=("seed", [0, 4, 4]))  # diverged after its best epoch
+    assert reached_loss(late) == 0.5
+    assert np.isnan(reached_loss(baseline.assign(status=("seed", [4, 4, 4]))))
 
 
 @pytest.mark.slow
 def test_the_trend_is_attention_where_the_flow_reaches_the_loss(folder):
     settings = DialSettings(data=str(folder))
     lines = data.prepare("subject-verb", *data.find(str(folder), ("subject-verb",))["subject-verb"], settings)
-    task = theory.symmetric_task(lines.examples[0], 2)
+    task = theory.numbers_of(lines.examples[0], 2).task
+    assert task is not None
     found = theory.trend(lines, (0.1, 1.0, 100.0), 0.4)
     for ratio in (0.1, 1.0, 100.0):
 
@@ -210,6 +234,49 @@ def test_what_is_missing_is_named(tmp_path):
     (tmp_path / "dataset.json").write_text(json.dumps(made.posts(30)))
     with pytest.raises(fs.FileProblem, match=r"holds no file for subject-verb; .* hatexplain only, with --dataset"):
         table1(Table1Settings(data=str(tmp_path)))
+
+
+def prepared(folder, **changes):
+    settings = Table1Settings(data=str(folder), **{"datasets": ("hatexplain",), **changes})
+    (name,) = settings.datasets
+    return data.prepare(name, *data.find(str(folder), (name,))[name], settings)
+
+
+def test_texts_from_which_nothing_can_be_learnt_are_refused(tmp_path):
+    posts = made.posts(60)
+    unmarked = {key: {**post, "rationales": []} for key, post in posts.items()}
+    alike = {key: post for key, post in posts.items() if post["annotators"][0]["label"] == "odd"}
+    for content, match in ((unmarked, "no training text with relevant tokens"), (alike, "label 'odd' alone")):
+        (tmp_path / "dataset.json").write_text(json.dumps(content))
+        with pytest.raises(fs.FileProblem, match=match + r".*; give more texts"):
+            prepared(tmp_path)
+    (tmp_path / "dataset.json").write_text(json.dumps(posts))
+    (tmp_path / "post_id_divisions.json").write_text(json.dumps(
+        {"train": [f"post{i}" for i in range(40)], "val": ["post40", "post41"], "test": ["post42", "post45"]}
+    ))  # fmt: skip
+    with pytest.raises(fs.FileProblem, match="no test text with relevant tokens"):  # all of them normal
+        prepared(tmp_path)
+
+
+def test_long_texts_lose_their_beginning_and_what_is_relevant_in_it(folder):
+    whole, cut = prepared(folder), prepared(folder, longest=4)
+    assert (whole.origin["cut"], whole.length, cut.length) == (0, 8, 4)
+    for before, after in zip(whole.examples[0], cut.examples[0], strict=True):
+        assert after.tokens == before.tokens[-4:]
+        assert after.relevant == (None if before.relevant is None else before.relevant[-4:])
+    lengths = [len(example.tokens) for part in whole.examples for example in part]
+    assert cut.origin["cut"] == sum(length > 4 for length in lengths) > 0
+    assert prepared(folder, longest=4, end_token=True).length == 5  # the sign is no token of the text
+
+
+def test_what_the_numbers_owe_to_the_texts(folder):
+    found = prepared(folder, datasets=("subject-verb",)).origin
+    # made anew from the lines: 12 test sentences out of 120, the same for every run of this test
+    lines = prepared(folder, datasets=("subject-verb",)).examples
+    ends = [example.tokens[-1] in ("cat", "cats") for example in lines[2]]
+    assert found["last_relevant"] == pytest.approx(np.mean(ends))
+    seen = {" ".join(example.tokens) for example in lines[0]}
+    assert found["also_training"] == pytest.approx(np.mean([" ".join(e.tokens) in seen for e in lines[2]]))
 
 
 def test_bad_records_and_too_many_records(tmp_path):
@@ -240,6 +307,9 @@ def test_bad_records_and_too_many_records(tmp_path):
         ({"base_rates": (0.1, 0.01)}, "increasing"),
         ({"threshold": 1.5}, "threshold=1.5"),
         ({"removal": "burn"}, "removal='burn'"),
+        ({"removal": "mask", "at_least": 1}, "at_least=1"),
+        ({"seeds": 10_001}, "seeds=10001 is too large"),
+        ({"longest": 0}, "longest=0"),
     ],
 )
 def test_settings_are_refused_in_a_sentence(changes, match):

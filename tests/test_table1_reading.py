@@ -253,6 +253,7 @@ def test_a_dial_is_judged_by_its_trend_its_steps_and_the_theory():
     assert of_dial(quiet(seeds=1)) == ("undecided",) * 4
     assert of_dial(diverged(quiet(), dataset="hatexplain", multiplier=100.0, seed=0)) == ("undecided",) * 4
     assert of_dial(quiet(gain=-0.2))[1] == "differs"
+    assert of_dial(quiet(right=0.36)) == ("agrees", "undecided", "agrees", "agrees")  # nothing learnt, nothing to lose
 
 
 def test_a_clear_fall_within_a_rising_trend_contradicts_monotony():
@@ -294,6 +295,38 @@ def test_the_table_shows_the_numbers_and_what_was_used():
     assert "the paper's rates" in " ".join(tables(paper.assign_attrs(settings=json.dumps(settings)))[0].used)
     lazy = tables(table1_arrays(right=0.36))[0]
     assert "the model has not learnt" in lazy.notes[0]
+
+
+def test_the_end_of_what_was_allowed_is_told():
+    def said(arrays):
+        return " ".join(tables(arrays)[0].notes)
+
+    arrays = table1_arrays()
+    # of base rates 1e-3 (the chosen one) and 1e-2 the second diverged: it was tried all the same
+    assert "the base rate 0.001 is the smallest of those tried: a smaller one" in said(arrays)
+    assert "the multiplier 30 is the largest of those tried" in said(arrays)
+    one = arrays.isel(candidate=[0], factor=[1])
+    assert "of those tried" not in said(one)  # there was no choice
+    assert "ended with epoch" not in said(arrays)
+    settings = json.loads(arrays.attrs["settings"]) | {"max_epochs": int(arrays.epoch[-1])}
+    short = arrays.assign_attrs(settings=json.dumps(settings))
+    here = arrays.sel(dataset="hatexplain")
+    waiting = here.validation_loss.isel(epoch=-1).notnull() & (here.best_epoch > int(arrays.epoch[-1]) - 5)
+    assert 0 < int(waiting.sum()) < waiting.size
+    assert f"{int(waiting.sum())} of 15 runs ended with epoch {int(arrays.epoch[-1])}" in said(short)
+
+
+def test_what_the_numbers_owe_to_the_texts_is_told():
+    arrays = table1_arrays()
+    told = " ".join(tables(arrays)[0].used)
+    assert "of which 25% end with one" in told
+    assert "also stand" not in told
+    assert "cut to" not in told
+    sources = json.loads(arrays.attrs["sources"])
+    sources["hatexplain"] |= {"cut": 3, "also_training": 0.045}
+    told = " ".join(tables(arrays.assign_attrs(sources=json.dumps(sources)))[0].used)
+    assert "3 texts cut to their last 512 tokens" in told
+    assert "4.5% of the test texts also stand in the training part" in told
 
 
 def test_the_dial_has_a_table_of_its_multipliers():

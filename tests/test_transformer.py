@@ -44,10 +44,11 @@ def matrix(circuit, head):
     return np.asarray(circuit.left[head]) @ np.asarray(circuit.right[head]).T
 
 
-def forward(m, words):
-    """One text without padding, position by position; what an attended position gives is summed in a loop."""
+def forward(m, words, places=None):
+    """One text without padding, token by token; what an attended position gives is summed in a loop."""
     n, d, heads = len(words), m.tokens.shape[1], SIZES["heads"]
-    x = [np.asarray(m.tokens[w]) + np.asarray(m.positions[i]) for i, w in enumerate(words)]
+    places = range(n) if places is None else places
+    x = [np.asarray(m.tokens[w]) + np.asarray(m.positions[i]) for w, i in zip(words, places, strict=True)]
     everything = []
     for block in m.blocks:
         inside = [norm(block.before_attention, row) for row in x]
@@ -95,6 +96,19 @@ def test_padding_changes_nothing_and_is_not_seen():
         np.testing.assert_allclose(read.attention.sum(axis=-1), 1, rtol=1e-12)
     longer = run(m, jnp.asarray([9] * 4 + words), jnp.asarray(4))  # the same row read as one token more
     assert np.max(np.abs(longer.logits - alone.logits)) > 1e-3
+
+
+@pytest.mark.parametrize("words", [[3, 0, 4, 0, 5], [0, 3, 1, 0, 0]])
+def test_padding_within_a_text_is_hidden_and_leaves_the_others_their_positions(words):
+    m, places = model(), [i for i, word in enumerate(words) if word]
+    logits, spans, attention = forward(m, [words[i] for i in places], places)
+    read = run(m, jnp.asarray([9, 9, *words]), jnp.asarray(len(words)))
+    inside = 2 + np.array(places)
+    np.testing.assert_allclose(read.logits, logits, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(read.span_logits[:, inside], spans, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(read.attention[..., inside[:, None], inside], attention, rtol=1e-11, atol=1e-13)
+    moved, *_ = forward(m, [words[i] for i in places])
+    assert np.max(np.abs(moved - logits)) > 1e-3
 
 
 def test_no_position_sees_a_later_one():

@@ -48,7 +48,7 @@ def _records(rows: csv.DictReader, path: str | os.PathLike) -> Iterator[tuple[st
 def _read(record: tuple[str, dict[str, str]]) -> list[Example]:
     key, row = record
     need(all(row[name] is not None for name in _COLUMNS), "the line is too short")
-    words = row["sentence"].split()
+    words = [word for word in row["sentence"].split(" ") if word]  # a word may hold a space of another kind
     subject, verb = int(row["subj_index"]) - 1, int(row["verb_index"]) - 1
     need(
         0 <= subject < verb < len(words), f"subj_index {subject + 1} and verb_index {verb + 1} do not fit the sentence"

@@ -52,7 +52,7 @@ class Vocabulary:
             a text, not of its row.
         """
         length = _checks.whole("length", length, minimum=1)
-        index = {word: number for number, word in enumerate(self.words)}
+        index = {word: number for number, word in enumerate(self.words) if word != PADDING}  # a text hides nothing
         texts = [[index.get(token, 1) for token in example.tokens[-length:]] for example in examples]
         rows = np.zeros((len(texts), length), dtype=np.int32)
         for row, text in zip(rows, texts, strict=True):

@@ -12,6 +12,7 @@ from flowsim.errors import InvalidInput
 
 _EDGES = (0.5, 0.8, 0.95, 1.0)  # shares of the texts that the widths let in
 _STEP = 8  # widths are multiples of it, so that few shapes compile
+_SCORES = 2**24  # of a head, that are held at once where texts are only read: 64 MiB in single precision
 
 
 class Texts(NamedTuple):
@@ -71,6 +72,16 @@ class Order(NamedTuple):
     width: Int[np.ndarray, " steps"]
     rows: Int[np.ndarray, "*runs steps batch"]
     weights: Float[np.ndarray, "steps batch"]
+
+
+def side_by_side(most: int, longest: int) -> int:
+    """How many texts are read at once, at least one: fewer than `most` where they are long.
+
+    Args:
+        most: if they are short.
+        longest: tokens of the longest.
+    """
+    return max(1, min(most, _SCORES // longest**2))
 
 
 def in_order(sizes: Int[np.ndarray, " texts"], widths: Sequence[int], batch: int) -> Order:

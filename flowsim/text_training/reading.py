@@ -1,7 +1,7 @@
 """What trained models make of texts: probabilities, and where the last position attends."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -12,10 +12,10 @@ from jaxtyping import Array, Float
 from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.errors import InvalidInput
 from flowsim.rollout import attention_rollout
-from flowsim.text_training.batches import in_order
+from flowsim.text_training.batches import in_order, side_by_side
 from flowsim.transformer import Transformer
 
-_BATCH = 128
+_BATCH = 128  # texts that are read side by side if they are short
 
 
 class Reading(NamedTuple):
@@ -45,24 +45,28 @@ def read(
     Raises:
         InvalidInput: if a text is longer than the model's texts, or there is none.
     """
-    probabilities, attention = _outputs(model, texts, widths, True)
-    if residual is None:
-        residual = 0.0 if len(model.blocks) == 1 else 0.5
-    rows = []
-    for text, layers in zip(texts, attention, strict=True):
-        n = len(text)
-        rows.append(attention_rollout(layers[..., -n:, -n:], residual=residual)[-1])
-    return Reading(probabilities, rows)
+    carried = (0.0 if len(model.blocks) == 1 else 0.5) if residual is None else residual
+    rows: list[np.ndarray] = [np.zeros(0)] * len(texts)
+
+    def look(number: int, layers: np.ndarray) -> None:
+        n = len(texts[number])
+        rows[number] = attention_rollout(layers[..., -n:, -n:], residual=carried)[-1]
+
+    return Reading(_outputs(model, texts, widths, look), rows)
 
 
 def probabilities(model: Transformer, texts: Sequence[np.ndarray], widths: Sequence[int]) -> np.ndarray:
     """The probabilities of the classes alone; for arguments see `read`."""
-    return _outputs(model, texts, widths, False)[0]
+    return _outputs(model, texts, widths, None)
 
 
 def _outputs(
-    model: Transformer, texts: Sequence[np.ndarray], widths: Sequence[int], keep: bool
-) -> tuple[np.ndarray, list[np.ndarray]]:
+    model: Transformer,
+    texts: Sequence[np.ndarray],
+    widths: Sequence[int],
+    look: Callable[[int, np.ndarray], None] | None,
+) -> np.ndarray:
+    """Probabilities; `look` is shown number and attention of each text, of which nothing else is kept."""
     if not texts:
         raise InvalidInput("texts is empty; give one at least.")
     sizes = np.array([len(text) for text in texts], dtype=np.int32)
@@ -70,23 +74,23 @@ def _outputs(
     if sizes.max() > longest:
         raise InvalidInput(f"texts[{int(sizes.argmax())}] has {sizes.max()} tokens; this model reads up to {longest}.")
     found = np.zeros((len(texts), model.head.shape[0]))
-    attention: list[np.ndarray] = [np.zeros(0)] * (len(texts) if keep else 0)
     bounds = tuple(sorted({*(width for width in widths if width < longest), longest}))
-    order = in_order(sizes, bounds, _BATCH)
+    together = side_by_side(_BATCH, longest)
+    order = in_order(sizes, bounds, together)
     for width, rows, weights in zip(order.width, order.rows[0], order.weights, strict=True):
         here = rows[weights > 0]
-        block = np.zeros((_BATCH, bounds[width]), dtype=np.int32)
-        lengths = np.zeros(_BATCH, dtype=np.int32)
+        block = np.zeros((together, bounds[width]), dtype=np.int32)
+        lengths = np.zeros(together, dtype=np.int32)
         lengths[: here.size] = sizes[here]
         for line, number in zip(block, here, strict=False):
             if sizes[number]:
                 line[-sizes[number] :] = texts[number]
-        chances, weight = _forward(model, block, lengths, keep)
+        chances, weight = _forward(model, block, lengths, look is not None)
         found[here] = np.asarray(chances, dtype=float)[: here.size]
-        if keep:
+        if look is not None:
             for number, layers in zip(here, np.asarray(weight, dtype=float), strict=False):
-                attention[number] = layers
-    return found / found.sum(axis=1, keepdims=True), attention
+                look(number, layers)
+    return found / found.sum(axis=1, keepdims=True)
 
 
 @functools.partial(jax.jit, static_argnums=3)

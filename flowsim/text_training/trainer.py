@@ -19,14 +19,14 @@ from flowsim.errors import InvalidInput
 from flowsim.models import Circuits
 from flowsim.solve.lanes import cores, on_cores
 from flowsim.status import Status
-from flowsim.text_training.batches import Order, Texts, in_order, shuffled
+from flowsim.text_training.batches import Order, Texts, in_order, shuffled, side_by_side
 from flowsim.text_training.epoch import Lane, Program, Progress, Seen, begin, run_epoch, whole
 from flowsim.training import checkpoint as checkpoints
 from flowsim.training.loop import interruptible
 from flowsim.training.optimizer import COUPLINGS, optimizer
 from flowsim.transformer import Transformer
 
-_EVALUATION = 256  # texts that are judged side by side
+_EVALUATION = 256  # texts that are judged side by side if they are short
 _SAVE_SECONDS = 20.0
 
 Report = Callable[[int, int], None]
@@ -178,7 +178,8 @@ class _Trainer:
     ):
         self._program, self._runs = program, runs
         self._sizes, self._batch, self._most, self._patience = train.sizes, batch, max_epochs, patience
-        evaluation = in_order(val.sizes, program.widths, min(_EVALUATION, len(val.sizes)))
+        together = min(side_by_side(_EVALUATION, val.tokens.shape[1]), len(val.sizes))
+        evaluation = in_order(val.sizes, program.widths, together)
         self._fixed: Any = jax.tree.map(jnp.asarray, (train, val, evaluation._replace(rows=evaluation.rows[0])))
         size = 1 if on_cores() else len(runs)
         self._chunks = [range(i, min(i + size, len(runs))) for i in range(0, len(runs), size)]

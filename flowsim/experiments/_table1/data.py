@@ -119,7 +119,7 @@ def prepare(name: str, file: pathlib.Path, divisions: pathlib.Path | None, setti
         settings: what to read and how to divide it.
 
     Raises:
-        FileProblem: as the readers do.
+        FileProblem: as the readers do; if the training texts have one label only, or no text of a part is marked.
         InvalidInput: if there is too little to divide.
     """
     corpus = _SOURCES[name].read(file, skip_bad=settings.skip_bad)
@@ -135,6 +135,9 @@ def prepare(name: str, file: pathlib.Path, divisions: pathlib.Path | None, setti
     if split is None:
         split = corpora.split(corpus, seed=settings.split_seed)
     parts = (split.train, split.val, split.test)
+    cut = sum(len(example.tokens) > settings.longest for part in parts for example in part)
+    parts = tuple(tuple(_last(example, settings.longest) for example in part) for part in parts)
+    _check(file, parts)
     if settings.end_token:
         parts = tuple(tuple(_ended(example) for example in part) for part in parts)
     vocabulary = Vocabulary.of(parts[0], at_least=settings.at_least)
@@ -149,6 +152,8 @@ def prepare(name: str, file: pathlib.Path, divisions: pathlib.Path | None, setti
         "vocabulary": len(vocabulary.words),
         "left_out": {**corpus.left_out, **({f"not drawn (at_most={settings.at_most})": dropped} if dropped else {})},
         "skipped": len(corpus.skipped),
+        "cut": cut,
+        **_overlaps(parts),
     }
     return Prepared(name, parts, texts, vocabulary, corpus.labels, length, origin)
 
@@ -166,6 +171,37 @@ def _drawn(examples: tuple[Example, ...], at_most: int, seed: int) -> tuple[Exam
         return examples
     chosen = np.random.Generator(np.random.PCG64([seed, at_most])).permutation(len(examples))[:at_most]
     return tuple(examples[i] for i in sorted(chosen))
+
+
+def relevant_tokens(example: Example) -> np.ndarray | None:
+    """Which tokens of an example are relevant; None where nobody marked any."""
+    return np.array(example.relevant) if example.relevant is not None and any(example.relevant) else None
+
+
+def _check(file: pathlib.Path, parts: tuple[tuple[Example, ...], ...]) -> None:
+    """Refuses parts from which nothing can be learnt, or whose attention cannot be judged."""
+    mend = "give more texts, or divide them with another split_seed"
+    labels = {example.label for example in parts[0]}
+    if len(labels) < 2:
+        raise FileProblem(f"file {str(file)!r} has training texts of the label {labels.pop()!r} alone; {mend}.")
+    for part, word in ((parts[0], "training"), (parts[2], "test")):
+        if all(relevant_tokens(example) is None for example in part):
+            raise FileProblem(f"file {str(file)!r} has no {word} text with relevant tokens to attend to; {mend}.")
+
+
+def _last(example: Example, longest: int) -> Example:
+    relevant = None if example.relevant is None else example.relevant[-longest:]
+    return dataclasses.replace(example, tokens=example.tokens[-longest:], relevant=relevant)
+
+
+def _overlaps(parts: tuple[tuple[Example, ...], ...]) -> dict[str, float]:
+    """What the numbers of a data set owe to its texts: shares of the test examples."""
+    test, known = parts[2], {example.tokens for example in parts[0]}
+    marked = [mask for example in test if (mask := relevant_tokens(example)) is not None]
+    return {
+        "also_training": float(np.mean([example.tokens in known for example in test])),
+        "last_relevant": float(np.mean([mask[-1] for mask in marked])),
+    }
 
 
 def _ended(example: Example) -> Example:

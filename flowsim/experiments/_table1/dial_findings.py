@@ -28,7 +28,7 @@ def dial_findings(dataset: xr.Dataset) -> list[Finding]:
             learnt(here, name, majority),
             beyond_uniform(here, name, float(uniform.mrta.sel(dataset=name))),
             _monotone(here, name, majority),
-            _holds(here, name),
+            _holds(here, name, majority),
             *_beside_theory(dataset.sel(dataset=name), here, name),
         ]
     return made
@@ -107,13 +107,13 @@ def _ranks(values: xr.DataArray) -> str:
     return f", rank correlation {np.corrcoef(orders)[0, 1:].mean():+.2f}"
 
 
-def _holds(here: xr.Dataset, name: str) -> Finding:
-    """Accuracy at each higher multiplier against that of the baseline."""
+def _holds(here: xr.Dataset, name: str, majority: float) -> Finding:
+    """Accuracy at each higher multiplier against that of the baseline, which must have learnt to have some to lose."""
     values = here.accuracy
     multipliers = values.multiplier.values
     base = reference(multipliers)
     found = [
-        (m, reading.compared(values.isel(multiplier=base), values.sel(multiplier=m), 0))
+        (m, reading.compared(values.isel(multiplier=base), values.sel(multiplier=m), 0, majority))
         for m in multipliers[base + 1 :]
     ]
     claim = f"{name}: accuracy does not degrade as the query-key multiplier increases"
@@ -125,7 +125,7 @@ def _holds(here: xr.Dataset, name: str) -> Finding:
         claim,
         _WHERE,
         f"accuracy {shown(reading.interval(values.isel(multiplier=base)))} at x{multipliers[base]:g}, and beside it "
-        f"{told}; a loss of {reading.NOT_WORSE:g} counts",
+        f"{told}; a loss of {reading.NOT_WORSE:g} counts{not_learnt(here, majority, multipliers.tolist())}",
         "differs" if "differs" in verdicts else "undecided" if "undecided" in verdicts else "agrees",
         min(each.difference.mean for _, each in found),
     )

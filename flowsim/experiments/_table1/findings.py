@@ -106,7 +106,7 @@ def apart(found: Paired, digits: int = 3) -> str:
 def _moved(here: xr.Dataset, metric: Metric, name: str, arm: str, factor: float, majority: float) -> Finding:
     values = here[metric.name]
     before, after = values.sel(arm=BASELINE), values.sel(arm=arm)
-    found = reading.compared(before, after, metric.sign, majority if np.isfinite(majority) else None)
+    found = reading.compared(before, after, metric.sign, majority)
     verb = {1: "raises", -1: "lowers", 0: "does not degrade"}[metric.sign]
     decay = " (weight decay independent of that rate)" if arm != "raised" else ""
     told = f"from {shown(reading.interval(before))} to {shown(reading.interval(after))}, paired {apart(found)}"

@@ -9,10 +9,11 @@ import numpy as np
 import xarray as xr
 
 from flowsim.experiments._experiment import Report
-from flowsim.experiments._table1.data import Prepared, find, prepare
-from flowsim.experiments._table1.runs import Chosen, Trainer, majority, origin, outcome, relevant_tokens, shares_of
+from flowsim.experiments._table1.data import Prepared, find, prepare, relevant_tokens
+from flowsim.experiments._table1.runs import Chosen, Trainer, majority, origin, outcome, shares_of
 from flowsim.experiments._table1.settings import DialSettings, Table1Settings, TextSettings
 from flowsim.experiments._table1.theory import trend
+from flowsim.status import Status
 from flowsim.text_training import Fitted, Run
 
 ARMS = ("baseline", "raised", "raised, decay independent")
@@ -102,12 +103,20 @@ def ratio_dial(
         runs = [Run(chosen.base_rate, ratio, seed, settings.decay) for ratio in settings.multipliers for seed in seeds]
         fitted = trainer.train("training", runs)
         part = _arrays(data, fitted, settings, {"multiplier": list(settings.multipliers)}, report)
-        baseline = part.sel(multiplier=1.0)
-        at = (baseline["best_epoch"] - 1).astype(int).values
-        loss = float(np.nanmean(baseline["training_loss"].values[np.arange(at.size), at]))
         part = part.assign(_tuning(chosen, settings.base_rates, ()))
-        parts.append(part.merge(trend(data, settings.multipliers, loss)))
+        parts.append(part.merge(trend(data, settings.multipliers, reached_loss(part.sel(multiplier=1.0)))))
     return _joined(parts, settings)
+
+
+def reached_loss(baseline: xr.Dataset) -> float:
+    """Training loss at the best epoch, the mean over the runs that did not diverge; NaN if all did.
+
+    Args:
+        baseline: `training_loss`, `best_epoch` and `status` over the seeds.
+    """
+    usable = np.flatnonzero(baseline["status"].values == int(Status.OK))
+    best = baseline["best_epoch"].values[usable].astype(int) - 1
+    return float(baseline["training_loss"].values[usable, best].mean()) if usable.size else float("nan")
 
 
 def _arrays(

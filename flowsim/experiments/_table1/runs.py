@@ -9,19 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flowsim.corpora import Example
 from flowsim.erasure import SHARES, faithfulness
 from flowsim.errors import FileProblem, InvalidInput
 from flowsim.experiments._experiment import Report
-from flowsim.experiments._table1.data import Prepared
-from flowsim.experiments._table1.settings import PAPER, TextSettings
+from flowsim.experiments._table1.data import Prepared, relevant_tokens
+from flowsim.experiments._table1.settings import PAPER, TUNING_SEED, TextSettings
 from flowsim.solve.lanes import cores, on_cores
 from flowsim.status import Status
 from flowsim.text_training import Fitted, Run, fit, probabilities, read
-from flowsim.transformer import Transformer
+from flowsim.transformer import PADDING, Transformer
 
-_TUNING_SEED = 10_000  # seeds for tuning begin here, so that none of them is reported on
-_UNKNOWN, _PADDING = 1, 0  # numbers in every vocabulary
+_UNKNOWN = 1  # its number in every vocabulary
 
 
 class Chosen(NamedTuple):
@@ -125,7 +123,7 @@ class Trainer:
 
     def _losses(self, what: str, candidates: Sequence[tuple[float, float]]) -> np.ndarray:
         """Mean validation loss at the best epoch of each pair of base rate and multiplier; NaN where one diverged."""
-        seeds = range(_TUNING_SEED, _TUNING_SEED + self._settings.tuning_seeds)
+        seeds = range(TUNING_SEED, TUNING_SEED + self._settings.tuning_seeds)
         runs = [Run(rate, multiplier, seed) for rate, multiplier in candidates for seed in seeds]
         return self.train(what, runs).best_loss.reshape(len(candidates), -1).mean(axis=1)
 
@@ -176,7 +174,7 @@ def outcome(data: Prepared, fitted: Fitted, settings: TextSettings, tell: Callab
     ends = [
         np.arange(len(word)) == len(word) - 1 if settings.end_token else np.zeros(len(word), bool) for word in words
     ]
-    replacement = {"delete": None, "mask": _UNKNOWN, "pad": _PADDING}[settings.removal]
+    replacement = {"delete": None, "mask": _UNKNOWN, "pad": PADDING}[settings.removal]
     widths = data.texts[0].widths
     usable = [i for i in range(runs) if fitted.status[i] == Status.OK]
     done: list[int] = []
@@ -206,11 +204,6 @@ def outcome(data: Prepared, fitted: Fitted, settings: TextSettings, tell: Callab
     with concurrent.futures.ThreadPoolExecutor(cores() if on_cores() else 1) as pool:
         list(pool.map(look, usable))
     return found
-
-
-def relevant_tokens(example: Example) -> np.ndarray | None:
-    """Which tokens of an example are relevant; None where nobody marked any."""
-    return np.array(example.relevant) if example.relevant is not None and any(example.relevant) else None
 
 
 def shares_of(settings: TextSettings) -> tuple[float, ...]:

@@ -13,10 +13,12 @@ from flowsim.experiments._typed import typed
 PAPER = {"hatexplain": (5e-5, 30.0), "subject-verb": (1e-5, 100.0)}
 """The paper's base rates and multipliers."""
 PRESETS = ("tuned", "paper")
+TUNING_SEED = 10_000
+"""Seeds for tuning begin here, so that none of them is reported on."""
 
 _COUNTS = {
     "seeds": 1, "tuning_seeds": 1, "at_most": 3, "at_least": 1, "d": 1, "layers": 1, "heads": 1, "batch": 1,
-    "max_epochs": 1, "patience": 1, "bins": 1, "split_seed": 0,
+    "max_epochs": 1, "patience": 1, "bins": 1, "split_seed": 0, "longest": 1,
 }  # fmt: skip
 
 
@@ -37,6 +39,7 @@ class TextSettings:
         skip_bad: go on after malformed records.
         split_seed: of the division by source, where the official one cannot be had.
         at_most: texts of a data set; of more, so many are drawn with `split_seed`.
+        longest: tokens of a text; of a longer one the beginning is left away, and what is relevant in it.
         at_least: times that a word must occur in the training texts to have a number of its own.
         end_token: whether a sign for the end stands behind each text, so that the position that predicts holds no
             word; otherwise the last word predicts.
@@ -53,7 +56,9 @@ class TextSettings:
         threshold: attention on relevant tokens from which on AC and ACMC count an example.
         confidence: probability of the label from which on ACMC takes a prediction as confident.
         share: of the tokens, for comprehensiveness and sufficiency at a single k.
-        removal: how tokens are removed for them: delete, mask (by the unknown word) or pad.
+        removal: how tokens are removed for them: delete, where later ones move up; pad, where they are hidden and the
+            others keep their positions; or mask, where the unknown word replaces them, which the models know only if
+            rare words are left out of the vocabulary (`at_least`).
         bins: of the heat maps on both axes.
 
     Raises:
@@ -67,6 +72,7 @@ class TextSettings:
     skip_bad: bool = False
     split_seed: int = 0
     at_most: int = 20_000
+    longest: int = 512
     at_least: int = 2
     end_token: bool = False
     parameterization: str = "FAFO"
@@ -77,7 +83,7 @@ class TextSettings:
     weight_decay: float = 0.01
     max_epochs: int = 60
     patience: int = 5
-    base_rates: tuple[float, ...] = (3e-5, 1e-4, 3e-4, 1e-3)
+    base_rates: tuple[float, ...] = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
     tuning_seeds: int = 3
     threshold: float = 0.5
     confidence: float = 0.5
@@ -89,6 +95,7 @@ class TextSettings:
         typed(self)
         for name, minimum in _COUNTS.items():
             self._set(name, _checks.whole(name, getattr(self, name), minimum=minimum))
+        _checks.whole("seeds", self.seeds, minimum=1, maximum=TUNING_SEED)
         for name, allowed in (("preset", PRESETS), ("removal", REMOVALS)):
             _checks.one_of(name, getattr(self, name), allowed)
         _validate.parameterization(self.parameterization)
@@ -102,6 +109,11 @@ class TextSettings:
                 raise InvalidInput(f"{name}={value:g} must be at most 1.")
             self._set(name, value)
         self._increasing("base_rates")
+        if self.removal == "mask" and self.at_least == 1:
+            raise InvalidInput(
+                "removal='mask' replaces tokens by the unknown word, which no training text holds with at_least=1; "
+                "give at_least=2 or more, or another removal."
+            )
         if self.d % self.heads:
             raise InvalidInput(f"d={self.d} is no multiple of heads={self.heads}; change one of them.")
 

@@ -57,6 +57,7 @@ def tables(dataset: xr.Dataset) -> list[PrintedTable]:
             )
         notes = (
             *_unlearnt(here, dataset, name),
+            *_too_narrow(dataset.sel(dataset=name), reading.settings_in(dataset)),
             _OVER_SEEDS,
             f"difference, paired: higher ratio minus baseline of the same seed ± half its {CONFIDENCE:.0%} interval, "
             f"by which the last column decides; accuracy: not lower by {reading.NOT_WORSE:g}",
@@ -93,7 +94,12 @@ def dial_tables(dataset: xr.Dataset) -> list[PrintedTable]:
                 _used(dataset, name, choices),
                 headings,
                 rows,
-                (*_unlearnt(here, dataset, name), _OVER_SEEDS),
+                (
+                    *_unlearnt(here, dataset, name),
+                    *_too_narrow(dataset.sel(dataset=name), reading.settings_in(dataset)),
+                    _OVER_SEEDS,
+                    _counterpart(dataset.sel(dataset=name)),
+                ),
             )
         )
     return made
@@ -104,6 +110,40 @@ def _unlearnt(here: xr.Dataset, dataset: xr.Dataset, name: str) -> tuple[str, ..
     models = dataset[reading.model_axis(dataset)].values.tolist()
     told = not_learnt(here, float(dataset.majority.sel(dataset=name)), models)
     return (told.removeprefix("; "),) if told else ()
+
+
+def _too_narrow(here: xr.Dataset, settings: dict[str, Any]) -> tuple[str, ...]:
+    """Notes where a choice or a training came to the end of what was allowed."""
+    told = []
+    for word, prefix, name in (
+        ("base rate", "tuning_base", "base_rate"),
+        ("multiplier", "tuning_multiplier", "multiplier"),
+    ):
+        tried = [rate for rate, _ in _candidates(here, prefix)]
+        if len(tried) > 1 and (value := float(here[name])) in (tried[0], tried[-1]):
+            end, more = ("smallest", "smaller") if value == tried[0] else ("largest", "larger")
+            told.append(f"the {word} {value:g} is the {end} of those tried: a {more} one may be better")
+    epochs = here.validation_loss.notnull().sum("epoch")
+    waiting = (epochs == settings["max_epochs"]) & (epochs - here.best_epoch < settings["patience"])
+    short = int((waiting & reading.usable(here)).sum())
+    if short:
+        told.append(
+            f"{short} of {here.status.size} runs ended with epoch {settings['max_epochs']} while their validation loss "
+            "still fell: a larger max_epochs would train them on"
+        )
+    return tuple(told)
+
+
+def _counterpart(here: xr.Dataset) -> str:
+    """The numbers of the symmetric task that the theory's curves are of."""
+    numbers = [float(here[f"theory_{name}"]) for name in ("classes", "distinct", "common", "share", "length")]
+    if not (numbers[1] and numbers[2]):
+        return "theory: none, as the texts lack words that are relevant in one class alone, or relevant nowhere"
+    classes, distinct, common, share, length = numbers
+    return (
+        f"theory: a symmetric task of {classes:g} classes with {distinct:g} distinct words each and {common:g} common "
+        f"ones, {share * length:.3g} of {length:.3g} positions relevant; FAFO flow from a small start"
+    )
 
 
 def _title(name: str, choices: Choices) -> str:
@@ -120,9 +160,12 @@ def _used(dataset: xr.Dataset, name: str, choices: Choices) -> tuple[str, ...]:
     lost = int((~reading.usable(here)).sum())
     runs = f"{here.seed.size} seeds of each model" + (f"; {lost} of {here.status.size} runs diverged" if lost else "")
     end = "; each text ends with an end token" if source["end_token"] else ""
+    limits = f"; {source['cut']} texts cut to their last {settings['longest']} tokens" if source["cut"] else ""
+    known = f"; {source['also_training']:.1%} of the test texts also stand in the training part"
     return (
         f"{source['file']}, {source['split']}: {source['train']} training, {source['val']} validation and "
-        f"{source['test']} test examples; vocabulary of {source['vocabulary']}{_left_out(source)}",
+        f"{source['test']} test examples; vocabulary of {source['vocabulary']}{_left_out(source)}{limits}"
+        f"{known if source['also_training'] else ''}",
         f"{settings['parameterization']}, {_count(settings['layers'], 'layer')}, {_count(settings['heads'], 'head')}, "
         f"d = {settings['d']}; AdamW, batch {settings['batch']}, at most {_count(settings['max_epochs'], 'epoch')}, "
         f"stopped after {settings['patience']} without a smaller validation loss",
@@ -131,7 +174,7 @@ def _used(dataset: xr.Dataset, name: str, choices: Choices) -> tuple[str, ...]:
         f"{choices.threshold:g}, a prediction confident from probability {choices.confidence:g}; {runs}",
         f"always answering the most frequent training label is right in {float(here.majority):.3f}; uniform attention "
         f"has MRTA {float(even.mrta):.3f} and AC {float(even.ac):.3f} on the {int(even.examples)} test examples with "
-        "relevant tokens",
+        f"relevant tokens, of which {source['last_relevant']:.0%} end with one",
     )
 
 
@@ -156,21 +199,24 @@ def _rates(here: xr.Dataset, settings: dict[str, Any]) -> str:
         told += f" ({settings['decay']} {'to' if settings['decay'] == 'coupled' else 'of'} the query-key rate)"
     if settings["preset"] == "paper":
         return f"{told}: the paper's rates"
-    tried = [_tried(here, "tuning_base", "base rate", "candidate")]
+    tried = [_tried(here, "tuning_base", "base rate")]
     if factor is not None:
-        tried.append(_tried(here, "tuning_multiplier", "multiplier", "factor"))
+        tried.append(_tried(here, "tuning_multiplier", "multiplier"))
     known = "; ".join(text for text in tried if text)
     return f"{told}: chosen by validation loss, never by attention{f' ({known})' if known else ''}"
 
 
-def _tried(here: xr.Dataset, prefix: str, word: str, dim: str) -> str:
+def _tried(here: xr.Dataset, prefix: str, word: str) -> str:
     """The candidates with their validation losses."""
-    rates, losses = here.get("tuning_base_rate" if dim == "candidate" else prefix), here.get(f"{prefix}_loss")
-    if rates is None or losses is None:
-        return ""
-    pairs = [
-        (float(rate), float(loss)) for rate, loss in zip(rates.values, losses.values, strict=True) if np.isfinite(rate)
-    ]
-    return f"{word}: " + ", ".join(
-        f"{rate:g} {f'{loss:.4f}' if np.isfinite(loss) else 'diverged'}" for rate, loss in pairs
-    )
+    pairs = _candidates(here, prefix)
+    shown = [f"{rate:g} {f'{loss:.4f}' if np.isfinite(loss) else 'diverged'}" for rate, loss in pairs]
+    return f"{word}: {', '.join(shown)}" if shown else ""
+
+
+def _candidates(here: xr.Dataset, prefix: str) -> list[tuple[float, float]]:
+    """Rates or multipliers that were tried, increasing, each with its validation loss."""
+    values, losses = here.get("tuning_base_rate" if prefix == "tuning_base" else prefix), here.get(f"{prefix}_loss")
+    if values is None or losses is None:
+        return []
+    pairs = zip(values.values.tolist(), losses.values.tolist(), strict=True)
+    return [(value, loss) for value, loss in pairs if np.isfinite(value)]
