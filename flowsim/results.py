@@ -30,8 +30,8 @@ def output_folder(
         record: plain values for the manifest (the command, its settings, versions).
 
     Raises:
-        FileProblem: if the parent is missing or cannot be written; if `path` exists and `overwrite` is false; if it
-            is a file, was not made by flowsim, or holds files that flowsim did not write.
+        FileProblem: if the parent is missing or cannot be written; if `path` exists, or does so when the block ends,
+            and `overwrite` is false; if it is a file, was not made by flowsim, or holds files flowsim did not write.
     """
     target = _checked(path, overwrite)
     try:
@@ -45,6 +45,8 @@ def output_folder(
         _write_manifest(temporary, record or {})
         umask = os.umask(0)
         os.umask(umask)
+        if not overwrite and os.path.lexists(target):
+            raise FileProblem(f"output folder {str(path)!r} was made meanwhile by another run; choose another name.")
         temporary.chmod(0o777 & ~umask)  # mkdtemp's 0700 would hide results from the user's group
         _swap(temporary, target)
     finally:

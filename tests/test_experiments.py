@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 import flowsim.experiments as ex
 from flowsim.cli import run
+from flowsim.cli._workspace import workspace
 from flowsim.errors import InvalidInput
 from flowsim.experiments._experiment import PrintedTable, changed, settings_of, up_to_date
 from flowsim.experiments._files import load, save
@@ -393,6 +394,18 @@ def test_what_stands_in_the_place_of_the_workspace_is_named(tmp_path, capsys):
     assert run(["reproduce", "cubes", "--data", "here", "--out", str(tmp_path / "a")]) == 2
     assert "settings are not there" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "a.partial").iterdir()] == ["other.npz"]
+
+
+@pytest.mark.usefixtures("cubed")
+def test_two_runs_do_not_work_in_one_place(tmp_path, capsys):
+    words = ["reproduce", "cubes", "--data", "here", "--out", str(tmp_path / "a")]
+    with workspace(CUBES, CubesSettings(data="here"), str(tmp_path / "a")):
+        for more in ([], ["--seeds", "4"]):
+            assert run([*words, *more]) == 2
+            assert capsys.readouterr().err.startswith(f"flowsim: --out {tmp_path / 'a'}: another run is at work in")
+        assert [path.name for path in (tmp_path / "a.partial").iterdir()] == ["settings.json"]
+    assert CALLS == []
+    assert run(words) == 0
 
 
 def test_only_a_resumable_experiment_takes_a_workspace(tmp_path):
