@@ -73,13 +73,12 @@ def _checked(path: str | os.PathLike, overwrite: bool) -> pathlib.Path:
         return target
     if not target.is_dir():
         raise FileProblem(f"{named} is a file; give the name of a folder.")
-    present = _files(target)
     manifest = made_by_flowsim(target)
     if manifest is None and any(target.iterdir()):
         raise FileProblem(f"{named} exists and was not made by flowsim; choose another name.")
     if not overwrite:
         raise FileProblem(f"{named} exists; give --overwrite to replace it, or choose another name.")
-    foreign = sorted(set(present) - {MANIFEST, *(manifest or {"files": []})["files"]})
+    foreign = sorted(set(_files(target)) - {MANIFEST, *(manifest or {"files": []})["files"]})
     if foreign:
         raise FileProblem(f"{named} holds {foreign[0]!r}, which flowsim did not write; move it away first.")
     return target

@@ -388,6 +388,8 @@ def test_what_stands_in_the_place_of_the_workspace_is_named(tmp_path, capsys):
     assert run(["reproduce", "cubes", "--data", "here", "--out", str(tmp_path / "a")]) == 2
     assert "a.partial' for unfinished work; move it away" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["a.partial"]
+    assert run(["reproduce", "cubes", "--data", "here", "--out", "/"]) == 2  # which has no name
+    assert capsys.readouterr().err.count("\n") == 1
     (tmp_path / "a.partial").unlink()
     (tmp_path / "a.partial").mkdir()
     (tmp_path / "a.partial" / "other.npz").write_text("mine")

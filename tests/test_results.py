@@ -58,7 +58,8 @@ def test_existing_folder_needs_overwrite_and_is_then_replaced_whole(tmp_path):
 @pytest.mark.parametrize(
     "manifest", [None, "not json", "[]", '{"made_by": "flowsim"}', '{"made_by": "x", "files": []}']
 )
-def test_folder_of_others_is_never_replaced(tmp_path, manifest):
+def test_folder_of_others_is_never_replaced(tmp_path, manifest, monkeypatch):
+    monkeypatch.setattr(results, "_files", lambda _: pytest.fail("a folder of others may be a whole disk"))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     if manifest is not None:

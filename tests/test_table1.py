@@ -125,6 +125,13 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_arrays(settings, arrays, 
     }  # fmt: skip
     with pytest.raises(fs.FileProblem, match=r"unfinished run .*batch was 16 and is now 8.*remove that folder"):
         table1(dataclasses.replace(settings, batch=8), workspace=tmp_path)
+    kept = (tmp_path / "hatexplain-training.npz").read_bytes()
+    (tmp_path / "hatexplain-training.npz").write_bytes(kept[:-1000])
+    with pytest.raises(
+        fs.FileProblem, match=r"'.*hatexplain-training.npz' .* cannot be used .*; remove it, and the same"
+    ):
+        table1(settings, workspace=tmp_path)
+    (tmp_path / "hatexplain-training.npz").write_bytes(kept)
     told = []
     again = table1(settings, lambda what, done, _: told.append((what, done)), workspace=tmp_path)
     xr.testing.assert_identical(again, arrays)

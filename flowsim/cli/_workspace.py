@@ -38,7 +38,7 @@ def workspace(experiment: "Experiment", settings: Any, out: str) -> Iterator[pat
         InvalidInput: if it holds a run of another experiment or with other settings, naming the first difference.
     """
     target = pathlib.Path(os.path.realpath(out))
-    folder = target.with_name(f"{target.name}.partial")
+    folder = target.parent / f"{target.name}.partial"  # not with_name, which has no answer for the root
     if not folder.parent.is_dir():
         raise FileProblem(f"--out {out}: the folder {str(folder.parent)!r} does not exist; create it first.")
     if folder.exists() and not folder.is_dir():

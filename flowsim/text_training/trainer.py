@@ -242,13 +242,15 @@ class _Trainer:
     def restore(self, arrays: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
         """Goes back to what `arrays` returned."""
         leaves, tree = jax.tree.flatten(self._progress[0])
-        shapes = [(len(self._runs), *leaf.shape[1:]) for leaf in leaves]
-        found = [arrays.get(f"leaf_{i}") for i in range(len(leaves))]
-        if [None if leaf is None else leaf.shape for leaf in found] != shapes or "seen" not in arrays:
+        wanted = {
+            f"leaf_{i}": ((len(self._runs), *leaf.shape[1:]), np.dtype(leaf.dtype)) for i, leaf in enumerate(leaves)
+        }
+        wanted["seen"] = self._seen.shape, self._seen.dtype
+        if {name: (array.shape, array.dtype) for name, array in arrays.items()} != wanted:
             raise checkpoints.damaged(path)
         self._seen = arrays["seen"]
         self._progress = [
-            jax.tree.unflatten(tree, [jnp.asarray(leaf[list(chunk)]) for leaf in found if leaf is not None])
+            jax.tree.unflatten(tree, [jnp.asarray(arrays[f"leaf_{i}"][list(chunk)]) for i in range(len(leaves))])
             for chunk in self._chunks
         ]
 

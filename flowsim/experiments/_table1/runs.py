@@ -52,7 +52,7 @@ class Trainer:
             runs: what is trained.
 
         Raises:
-            FileProblem: if the folder holds the same stage of another experiment.
+            FileProblem: if the folder holds the same stage of another experiment, or a damaged file of it.
             KeyboardInterrupt: if it was stopped with Ctrl-C.
         """
         settings, data, tell = self._settings, self._data, self._report
@@ -79,9 +79,14 @@ class Trainer:
                 settings={**model, "vocabulary": len(data.vocabulary.words)},
                 report=report,
             )
-        except (InvalidInput, FileProblem) as error:
+        except InvalidInput as error:
             if path is None or not path.exists():
                 raise
+            if isinstance(error, FileProblem):
+                raise FileProblem(
+                    f"file {str(path)!r} of an unfinished run cannot be used ({error}); remove it, and the same "
+                    "command does that part anew."
+                ) from error
             raise FileProblem(
                 f"folder {str(self._folder)!r} holds an unfinished run that does not go with this one ({error}); "
                 "remove that folder, or repeat its settings."
