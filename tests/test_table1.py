@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from scipy.integrate import solve_ivp
 from scipy.optimize import brentq
 
 import flowsim as fs
@@ -226,9 +227,64 @@ def test_the_trend_is_attention_where_the_flow_reaches_the_loss(folder):
 
         at = brentq(gap, 0.0, 20.0, xtol=1e-10)
         attention = float(fs.integrate(task, "FAFO", ratio=ratio, log_times=[at]).attention[0])
-        # between two times 0.05 apart in ln t a curve that turns within one unit is a line up to (0.05)^2 / 8
+        # between two times 0.005 apart in ln t a curve that turns within 0.1 is a line up to 0.05^2 / 8
         assert float(found.theory_attention.sel(theory_multiplier=ratio)) == pytest.approx(attention, abs=4e-4)
     assert np.isnan(theory.trend(lines, (1.0,), 1.0).theory_attention).all()  # ln 2 is where the flow begins
+
+
+@pytest.mark.slow
+def test_both_curves_of_the_theory_are_those_of_the_factors_integrated_by_scipy():
+    """Where attention turns fast: many words, so that the flow creeps and then jumps."""
+    classes, own, filler, of_class = 3, 9, 14, 80
+    texts = tuple(
+        Example(
+            f"{k} {i}",
+            f"{k} {i}",
+            (*(f"{k} {i} {j}" for j in range(own)), *(f"c{(i * filler + j) % 2000}" for j in range(filler))),
+            str(k),
+            (True,) * own + (False,) * filler,
+        )
+        for k in range(classes)
+        for i in range(of_class)
+    )
+    prepared = data.Prepared("made", (texts,) * 3, (), None, ("0", "1", "2"), own + filler, {})  # pyright: ignore[reportArgumentType]
+    found = theory.trend(prepared, (1.0, 10.0, 100.0), 1.01)
+    distinct, common = own * of_class, of_class * filler
+    to_gap = np.array([(classes * distinct) ** -0.5, -(common**-0.5)])  # theta from the trivial block
+    drive = np.linalg.norm(to_gap) * classes
+    score = 0.01 / np.linalg.norm(to_gap)
+    ov_factor, along = (0.01 * distinct**0.5) ** 0.5, score**0.5 * to_gap * classes / drive
+    start = [ov_factor, ov_factor, *along, score**0.5]
+
+    def read(y):
+        margin, gap = y[0] * y[1] / distinct**0.5, to_gap @ y[2:4] * y[4]
+        odds = own / filler * np.exp(gap)
+        return margin, odds / (1 + odds)
+
+    def log_loss(y):
+        margin, attention = read(y)
+        return np.log(np.log1p((classes - 1) * np.exp(-attention * margin)))
+
+    def slope(log_time, y, ratio):
+        margin, attention = read(y)
+        error = (classes - 1) / (np.exp(attention * margin) + classes - 1)
+        ov = error * attention / distinct**0.5 / (classes - 1)
+        qk = ratio * error * margin * attention * (1 - attention) * to_gap
+        return np.exp(log_time) * np.array([ov * y[1], ov * y[0], *(qk * y[4]), qk @ y[2:4]])
+
+    def flow(ratio):
+        span = (-12.0, 12.0)
+        solved = solve_ivp(
+            slope, span, start, method="DOP853", rtol=1e-12, atol=1e-14, dense_output=True, args=(ratio,)
+        )
+        return solved.sol, brentq(lambda at: log_loss(solved.sol(at)) - np.log(1.01), *span, xtol=1e-12)
+
+    equal_time = flow(1.0)[1]
+    for ratio in found.theory_multiplier.values[[0, 8, 12, 16, -1]]:
+        state, equal_loss = flow(ratio)
+        here = found.sel(theory_multiplier=ratio)
+        for curve, at in ((here.theory_attention, equal_loss), (here.theory_attention_equal_time, equal_time)):
+            assert float(curve) == pytest.approx(read(state(at))[1], abs=2e-4)
 
 
 def test_what_is_missing_is_named(tmp_path):

@@ -163,6 +163,21 @@ def test_accuracy_is_judged_by_what_is_not_lost(changes, verdict):
     assert bool(found.why) == (verdict == "undecided")
 
 
+@pytest.mark.parametrize("sign", [1, -1, 0])
+@pytest.mark.parametrize("step", [3, 0, -3])
+def test_few_seeds_that_change_by_the_same_decide_nothing_whatever_the_rounding(sign, step):
+    """Shares of 100 texts: 0.04 - 0.01 and 0.05 - 0.02 are the same change, though not the same float."""
+    counts = np.array([1, 2, 67]) + 3
+    for few in (counts[:2], counts):
+        found = compared(xr.DataArray(few / 100), xr.DataArray((few + step) / 100), sign, 0.001)
+        assert (found.verdict, found.why) == (
+            "undecided",
+            "the few seeds change by the same, so that their spread tells nothing",
+        )
+        other = np.append((few[:-1] + step) / 100, (few[-1] + step + 1) / 100)
+        assert "few seeds" not in compared(xr.DataArray(few / 100), xr.DataArray(other), sign).why
+
+
 def verdicts(made, words):
     return {finding.claim: finding.verdict for finding in made if words in finding.claim}
 

@@ -208,7 +208,7 @@ def compared(before: xr.DataArray, after: xr.DataArray, sign: int, lowest: float
         return Paired(apart, "undecided", f"{missing} of {both.shape[1]} seeds diverged or have no such examples")
     if not np.isfinite(apart.mean):
         return Paired(apart, "undecided", "one seed tells nothing about the next")
-    if apart.error == 0 and apart.mean != 0 and both.shape[1] < _FEW:  # shares of few texts coincide by chance
+    if both.shape[1] < _FEW and _coincide(both):  # shares of few texts coincide by chance
         return Paired(apart, "undecided", "the few seeds change by the same, so that their spread tells nothing")
     if sign == 0:
         kept, lost = apart.mean - apart.margin > -NOT_WORSE, apart.mean + apart.margin < -NOT_WORSE
@@ -220,6 +220,11 @@ def compared(before: xr.DataArray, after: xr.DataArray, sign: int, lowest: float
     if apart.sign == 0:
         return Paired(apart, "undecided", "the interval includes 0")
     return Paired(apart, "agrees" if apart.sign == sign else "differs", "")
+
+
+def _coincide(both: np.ndarray) -> bool:
+    """Whether all seeds change by the same, up to the rounding of shares and differences, each to half a unit."""
+    return bool(np.ptp(both[1] - both[0]) <= 4 * np.finfo(float).eps * np.abs(both).max())
 
 
 def _each(function: Callable[..., Any], chosen: xr.DataArray, *arrays: xr.DataArray) -> xr.DataArray:
