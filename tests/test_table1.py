@@ -350,6 +350,15 @@ def test_bad_records_and_too_many_records(tmp_path):
     chosen = {**SMALL, "max_epochs": 1, "seeds": 1, "preset": "paper", "datasets": ("hatexplain",)}
     with pytest.raises(fs.FileProblem, match=r"record 8 \('post7'\)"):
         table1(Table1Settings(data=str(tmp_path), **chosen))
+    told, kept = [], tmp_path / "kept"
+    kept.mkdir()
+    with pytest.raises(fs.FileProblem, match="post7"):  # of the second data set, before the first is trained on
+        table1(
+            Table1Settings(data=str(tmp_path), **{**chosen, "datasets": ("subject-verb", "hatexplain")}),
+            lambda *words: told.append(words),
+            workspace=kept,
+        )
+    assert told == list(kept.iterdir()) == []
     settings = Table1Settings(data=str(tmp_path), **chosen, skip_bad=True, at_most=40)
     files = data.find(str(tmp_path), ("hatexplain",))["hatexplain"]
     origin = data.prepare("hatexplain", *files, settings).origin

@@ -97,10 +97,22 @@ def _heat_map(ax: Axes, panel: xr.Dataset, shares: np.ndarray, norm: LogNorm) ->
         ax.plot(*at, ls="", marker="o", ms=3.2, mfc="white", mec="black", mew=0.5, clip_on=False, zorder=4)
     ax.axvline(float(panel.uniform.mean()), color=style.GREY, lw=1, ls=_DASHED, zorder=2)
     ax.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1), aspect="equal")
-    lost = int((panel.status != int(Status.OK)).sum())
+    _lost(ax, panel.status, "seeds")
+
+
+def _lost(ax: Axes, status: xr.DataArray, word: str) -> None:
+    """Says in a corner how many runs have diverged, where some have."""
+    lost = int((status != int(Status.OK)).sum())
     if lost:
-        told = ax.text(0.97, 0.04, f"{lost} of {panel.seed.size} seeds diverged", ha="right", fontsize=7.5, zorder=5)
+        text = f"{lost} of {status.size} {word} diverged"
+        told = ax.text(0.97, 0.04, text, ha="right", fontsize=7.5, zorder=6, transform=ax.transAxes)
         told.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5})
+
+
+def _possible(ax: Axes, least: float = 0.0) -> None:
+    """Shows no values that cannot be; the interval of few seeds may reach beyond them."""
+    low, high = ax.get_ylim()
+    ax.set_ylim(max(low, 1.04 * least - 0.02), min(high, 1.02))
 
 
 def paired_metrics(dataset: xr.Dataset) -> Figure:
@@ -130,6 +142,7 @@ def paired_metrics(dataset: xr.Dataset) -> Figure:
                 if metric in level:
                     ax.axhline(float(level[metric].sel(dataset=name)), color=style.GREY, lw=1, ls=_DASHED, zorder=1)
                 _dots(ax, values[metric].sel(dataset=name), arms)
+                _possible(ax, -1.0 if metric in ("comprehensiveness", "sufficiency") else 0.0)
                 ax.set_title(title)
             row[0].set_ylabel(name)
         figure.align_ylabels(axes[:, 0])
@@ -191,8 +204,10 @@ def validation_losses(dataset: xr.Dataset) -> Figure:
                     ax.plot(dataset.epoch, run.validation_loss, color=color, ls=line, lw=1, alpha=0.8)
                     kept = run.validation_loss.where(dataset.epoch == run.best_epoch)
                     ax.plot(dataset.epoch, kept, ls="", marker="o", ms=size, mfc="white", mec=color, mew=1.1, zorder=4)
+            _lost(ax, dataset.status.sel(dataset=name), "runs")
             ax.set_title(name)
             ax.set_xlabel("epoch")
+            ax.set_xlim(float(dataset.epoch.min()) - 0.5, float(dataset.epoch.max()) + 0.5)
             ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         axes[0, 0].set_ylabel("validation loss")
         style.letters(list(axes[0]))
@@ -234,10 +249,11 @@ def multiplier_dial(dataset: xr.Dataset) -> Figure:
             below.axhline(float(here.majority), color=style.GREY, lw=1, ls=_DASHED, zorder=1)
             _against_multiplier(above, values.mrta.sel(dataset=name), style.PALETTE[1])
             _against_multiplier(below, values.accuracy.sel(dataset=name), style.PALETTE[0])
+            _lost(above, here.status, "runs")
+            _possible(below)
             above.set_title(f"{name}: attention")
             above.set_ylim(0, 1)
             below.set_title(f"{name}: accuracy")
-            below.set_xlim(above.get_xlim())
             below.set_xlabel("query-key multiplier")
         axes[0, 0].set_ylabel(_ATTENTION)
         axes[1, 0].set_ylabel("accuracy")
@@ -250,7 +266,9 @@ def multiplier_dial(dataset: xr.Dataset) -> Figure:
             style.key("theory at equal time", color="black", lw=1.2, ls=(0, (1, 1.5))),
             style.key("uniform attention, most frequent label", color=style.GREY, lw=1, ls=_DASHED),
         ]
-        style.legend(figure, entries, per_row=3 if len(names) > 1 else 2)
+        if len(names) == 1:
+            figure.set_figheight(figure.get_figheight() + 0.6)  # for a legend of one column, since two are too wide
+        style.legend(figure, entries, per_row=3 if len(names) > 1 else 1)
     return figure
 
 
@@ -264,6 +282,7 @@ def _against_multiplier(ax: Axes, values: xr.DataArray, color: str) -> None:
     for at, row in zip(x, lines, strict=True):
         _mean(ax, float(at), row, color)
     ax.set_xscale("log")
+    ax.set_xlim(x.min() / 1.5, x.max() * 1.5)  # of all that was tried, also where every run diverged
     ax.margins(y=0.15)
 
 
