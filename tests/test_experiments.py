@@ -382,6 +382,21 @@ def test_what_is_done_stays_if_the_results_cannot_be_saved(tmp_path, monkeypatch
     assert sorted(path.name for path in (tmp_path / "a.partial").iterdir()) == ["cubes.npz", "settings.json"]
 
 
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")]
+)
+def test_too_little_memory_is_said_in_a_sentence(monkeypatch, capsys, error):
+    def greedy(*_, **__):
+        raise error
+
+    monkeypatch.setattr(ex, "experiment", lambda _: dataclasses.replace(EXPERIMENT, run=greedy))
+    assert run(["reproduce", "squares"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("flowsim: the memory does not suffice")
+    assert said.count("\n") == 1
+
+
 @pytest.mark.usefixtures("cubed")
 def test_what_stands_in_the_place_of_the_workspace_is_named(tmp_path, capsys):
     (tmp_path / "a.partial").write_text("mine")

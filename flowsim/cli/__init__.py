@@ -60,6 +60,9 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception as error:
+        if isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED"):  # the latter is XLA's word
+            note(f"flowsim: the memory does not suffice ({_one_line(str(error)) or 'no more is there'}); ask for less.")
+            return BAD_INPUT
         if not hasattr(error, "format_message"):
             raise
         # typer's usage errors share no public base class over its versions, but all have this method

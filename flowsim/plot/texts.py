@@ -208,7 +208,7 @@ def validation_losses(dataset: xr.Dataset) -> Figure:
             ax.set_title(name)
             ax.set_xlabel("epoch")
             ax.set_xlim(float(dataset.epoch.min()) - 0.5, float(dataset.epoch.max()) + 0.5)
-            ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+            ax.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
         axes[0, 0].set_ylabel("validation loss")
         style.letters(list(axes[0]))
         entries = [style.key(_ARMS[arm][0], color=_ARMS[arm][1], ls=_LOOKS[arm][0]) for arm in arms]
