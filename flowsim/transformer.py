@@ -218,7 +218,8 @@ class Transformer(eqx.Module):
         causal = place[:, None] >= place[None, :]
         # padding sees only itself, so that its rows are distributions too; nothing else sees padding
         visible = (causal & ~padding[None, :]) | (place[:, None] == place[None, :])
-        x = self.tokens[text] + self.positions[jnp.where(before, 0, place - (n - size))]
+        words = jnp.where(padding[:, None], 0.0, self.tokens[text])  # a text without any word is its position alone
+        x = words + self.positions[jnp.where(before, 0, place - (n - size))]
         attentions = []
         for block in self.blocks:
             x, attention = block(x, visible)

@@ -94,6 +94,7 @@ def _arrays(shifts, axis, gain, noise, seeds, right, key):
             "correct": (full, np.where(inside, correct, np.nan)),
             "attention": (full, np.where(marked[:, None, None, :], attention, np.nan)),
             "largest": (full, np.where(inside, 0.5 + shift + 0.05 * own.random(correct.shape), np.nan)),
+            "high_by_chance": (full, np.where(marked[:, None, None, :], np.full(correct.shape, 0.25), np.nan)),
             "uniform": (("dataset", "example"), np.where(marked, even, np.nan)),
             "comprehensiveness": ((*full, "share"), np.where(inside[..., None], comp, np.nan)),
             "sufficiency": ((*full, "share"), np.where(inside[..., None], suff, np.nan)),

@@ -229,6 +229,14 @@ def test_a_number_that_is_none_decides_nothing():
     assert ex.Finding("", "", "", "agrees", float("inf")) == ex.Finding("", "", "", "agrees", None)
 
 
+def test_few_seeds_that_coincide_tell_nothing_of_their_spread():
+    for values in ([0.02, 0.02], [0.68 - 0.66, 0.05 - 0.03, 0.04 - 0.02], [0.0, 0.0]):
+        found = difference(values)
+        assert (found.sign, found.margin) == (0, np.inf)
+    assert difference([0.02] * 4).sign == 1
+    assert difference([0.02, 0.02001]).sign == 1
+
+
 def test_few_seeds_decide_less_than_many():
     assert difference([1.0]).sign == difference([]).sign == difference([1.0, np.nan]).sign == 0
     assert difference([1.0, 1.1]).sign == 0  # 21 standard errors, but Student's t of two asks for 64

@@ -13,10 +13,11 @@ from scipy.integrate import solve_ivp
 from scipy.optimize import brentq
 
 import flowsim as fs
-from flowsim.corpora import Example
+from flowsim.corpora import Example, Vocabulary
 from flowsim.experiments import DialSettings, Table1Settings, ratio_dial, table1
-from flowsim.experiments._table1 import data, theory
+from flowsim.experiments._table1 import data, runs, theory
 from flowsim.experiments._table1.run import reached_loss
+from flowsim.text_training import Texts
 from tests import made_records as made
 
 SMALL = {"d": 8, "seeds": 2, "tuning_seeds": 1, "max_epochs": 3, "patience": 3, "batch": 16, "at_least": 1}
@@ -63,10 +64,7 @@ def test_numbers_of_the_texts(arrays):
     uniform = [1 / len(records[key]["post_tokens"]) if records[key]["rationales"] else np.nan for key in keys]
     np.testing.assert_allclose(posts.uniform.values, uniform)
     labels = [records[key]["annotators"][0]["label"] for key in keys]
-    train = [records[key]["annotators"][0]["label"] for key in made.divisions(120)["train"]]
-    counts = {label: train.count(label) for label in ("normal", "odd", "plain")}
-    frequent = max(counts, key=lambda label: counts[label])
-    assert float(posts.majority) == pytest.approx(labels.count(frequent) / len(labels))
+    assert float(posts.majority) == pytest.approx(max(map(labels.count, labels)) / len(labels))
     lines = arrays.sel(dataset="subject-verb")
     for name in (
         "probability",
@@ -84,6 +82,26 @@ def test_numbers_of_the_texts(arrays):
     np.testing.assert_allclose(arrays.share, [0.01, 0.05, 0.1, 0.2, 0.5])
 
 
+@pytest.mark.parametrize(
+    ("relevant", "share"),
+    [([1, 0, 0, 0], 1 / 4), ([1, 1, 0, 0], 2 / 4), ([1, 0, 1, 0], 2 / 4), ([1, 1, 1, 0], 3 / 4), ([1, 1, 1, 1], 1)],
+)
+def test_how_often_attention_is_high_wherever_the_relevant_tokens_are(relevant, share):
+    # two neighbours hold 0.7, 0.2, 0.3, 0.8; every second 0.7, 0.3, 0.7, 0.3; three 0.8, 0.4, 0.9, 0.9
+    attention = np.array([0.6, 0.1, 0.1, 0.2])
+    assert runs._high_by_chance(attention, np.array(relevant, dtype=bool), 0.5) == share
+
+
+def test_no_constant_answer_beats_the_level_that_must_be_exceeded():
+    """The label that is rare in the training texts may be frequent in those of the test."""
+    parts = [
+        Texts(np.ones((len(labels), 1), np.int32), np.ones(len(labels), np.int32), np.array(labels, np.int32))
+        for labels in ([0, 0, 0, 1], [0], [1, 1, 1, 0])
+    ]
+    prepared = data.Prepared("made", ((), (), ()), tuple(parts), Vocabulary(("[PAD]", "a")), ("x", "y"), 1, {})
+    assert runs.majority(prepared) == 0.75
+
+
 def test_arms_differ_in_what_they_should(arrays):
     loss = arrays.training_loss.isel(epoch=0)
     base, raised, independent = (loss.sel(arm=name).values for name in arrays.arm.values)
@@ -96,20 +114,22 @@ def test_arms_differ_in_what_they_should(arrays):
     np.testing.assert_array_equal(at, arrays.best_epoch)
 
 
-def test_the_sign_is_learnt_where_it_decides_and_not_where_labels_are_shuffled(folder, tmp_path):
-    long = {**SMALL, **TUNED, "max_epochs": 40, "patience": 40, "datasets": ("subject-verb",)}
-    found = table1(Table1Settings(data=str(folder), **long))
+def test_the_sign_is_learnt_where_it_decides_and_not_where_labels_are_shuffled(tmp_path):
+    """Every run learns all of it at a third and at thrice this rate, so that rounding decides nothing."""
+    enough = {"base_rates": (0.006,), "multipliers": (3.0,), "max_epochs": 20, "datasets": ("subject-verb",)}
+    head, *rest = made.lines(500)
+    (tmp_path / "agr_x.tsv").write_text("\n".join([head, *rest]))
+    found = table1(Table1Settings(data=str(tmp_path), **{**SMALL, **enough}))
     assert float(found.correct.mean()) > 0.9
     rng = np.random.default_rng(0)
-    head, *rest = made.lines(120)
     labels = rng.permutation([line.split("\t")[2] for line in rest])
     mixed = [
         "\t".join([*line.split("\t")[:2], label, *line.split("\t")[3:]])
         for line, label in zip(rest, labels, strict=True)
     ]
     (tmp_path / "agr_x.tsv").write_text("\n".join([head, *mixed]))
-    lost = table1(Table1Settings(data=str(tmp_path), **long))
-    assert float(lost.correct.mean()) < 0.75
+    lost = table1(Table1Settings(data=str(tmp_path), **{**SMALL, **enough}))
+    assert float(lost.correct.mean()) < 0.7  # 50 texts by chance: a half ± 0.07 for each model
 
 
 def test_an_interrupted_run_goes_on_and_gives_the_same_arrays(settings, arrays, tmp_path, monkeypatch):

@@ -42,6 +42,7 @@ def by_hand():
             "probability": (one, [[[[0.6, 0.2, 0.8, 0.7, nan]]]]),
             "correct": (one, [[[[1.0, 0.0, 1.0, 1.0, nan]]]]),
             "largest": (one, [[[[0.5, 0.9, 0.7, 0.3, nan]]]]),
+            "high_by_chance": (one, [[[[0.25, 0.5, nan, 0.0, nan]]]]),
             "uniform": (("dataset", "example"), [[0.3, 0.5, nan, 0.1, nan]]),
             "comprehensiveness": comp * share / 0.2,
             "sufficiency": -comp * share / 0.1,
@@ -60,6 +61,9 @@ def test_every_metric_by_hand():
         "ac": pytest.approx(2 / 3),  # 0.5 and 0.9 reach the threshold of 0.5
         "acmc_confident": 1 / 2,  # the first and the fourth are confident, only the first attends
         "acmc_all": pytest.approx(1 / 3),  # the third is confident, but nobody marked it
+        "ac_beyond": pytest.approx(((1 - 0.25) + (1 - 0.5) + 0) / 3),
+        "acmc_confident_beyond": pytest.approx((1 - 0.25) / 2),
+        "acmc_all_beyond": pytest.approx((1 - 0.25) / 3),
         "comprehensiveness": pytest.approx(0.3),
         "sufficiency": pytest.approx(-0.6),
         "aopc_comprehensiveness": pytest.approx((0.15 + 0.3) / 2),
@@ -79,7 +83,7 @@ def test_every_metric_against_plain_numpy():
                 here = arrays.sel(dataset=name, arm=arm, seed=seed)
                 a, p = here.attention.values[:size], here.probability.values[:size]
                 marked = ~np.isnan(here.uniform.values[:size])
-                a, q = a[marked], p[marked]
+                a, q, c = a[marked], p[marked], here.high_by_chance.values[:size][marked]
                 comp, suff = here.comprehensiveness.values[:size], here.sufficiency.values[:size]
                 expected = {
                     "accuracy": here.correct.values[:size].sum() / size,
@@ -88,6 +92,13 @@ def test_every_metric_against_plain_numpy():
                     "ac": (a >= 0.5).sum() / a.size,
                     "acmc_confident": ((a >= 0.5) * (q >= 0.6)).sum() / max((q >= 0.6).sum(), 1),
                     "acmc_all": ((a >= 0.5) * (q >= 0.6)).sum() / a.size,
+                    "ac_beyond": (a >= 0.5).sum() / a.size - c.sum() / a.size,
+                    "acmc_confident_beyond": sum(
+                        float(x >= 0.5) - z for x, y, z in zip(a, q, c, strict=True) if y >= 0.6
+                    )
+                    / max((q >= 0.6).sum(), 1),
+                    "acmc_all_beyond": sum(float(x >= 0.5) - z for x, y, z in zip(a, q, c, strict=True) if y >= 0.6)
+                    / a.size,
                     "comprehensiveness": comp[:, 3].sum() / size,
                     "sufficiency": suff[:, 3].sum() / size,
                     "aopc_comprehensiveness": comp.sum() / comp.size,
@@ -222,6 +233,29 @@ def test_one_seed_and_a_diverged_run_decide_nothing():
             assert finding.verdict == "undecided"
             assert "(4 of 5 seeds)" in finding.found
     assert {f.verdict for f in made if f.claim.startswith("subject-verb") and "MRTA" in f.claim} == {"agrees"}
+
+
+def test_what_sharpness_alone_gives_is_not_what_the_paper_means():
+    arrays = table1_arrays().sel(dataset=["hatexplain"])
+    whole = measured(arrays, CHOICES).ac
+    gained = whole - whole.sel(arm="baseline")
+    sharp = arrays.assign(high_by_chance=arrays.high_by_chance + gained)  # all that AC gains, shifted tokens gain too
+    found = {finding.claim.split("rate ")[1]: finding for finding in findings(sharp) if "times the" in finding.claim}
+    for name in ("AC", "ACMC of confident", "ACMC of all"):
+        about = found[f"raises {name}"]
+        assert about.verdict == "undecided", name
+        assert "sharpness alone may do that: what is beyond chance changes by" in about.found
+    assert found["raises AC beyond chance"].verdict == "undecided"
+    assert found["raises MRTA"].verdict == found["raises largest attention"].verdict == "agrees"
+    rows = {row[0]: row[-1] for row in tables(sharp)[0].rows}
+    assert (rows["AC"], rows["ACMC of all"], rows["MRTA"]) == ("undecided", "undecided", "yes")
+
+
+def test_right_answers_of_models_that_have_not_learnt_are_luck():
+    arrays = table1_arrays(right=0.36).sel(dataset=["hatexplain"])
+    about = [finding for finding in findings(arrays) if "ACMC" in finding.claim]
+    assert {finding.verdict for finding in about} == {"undecided"}
+    assert any("right answers may be luck" in finding.found for finding in about)
 
 
 def test_lost_accuracy_contradicts_and_what_was_not_learnt_is_said():
@@ -371,6 +405,8 @@ def test_figures_show_the_numbers():
     lines = [line for line in pairs.axes[1].get_lines() if len(line.get_xdata()) == len(ARMS)]
     expected = values.mrta.sel(dataset="hatexplain").transpose("seed", "arm").values
     assert any(np.allclose(line.get_ydata(), expected[0]) for line in lines)
+    bars = [float(line.get_ydata()[0]) for line in pairs.axes[2].get_lines() if line.get_linewidth() == 2]
+    assert bars == pytest.approx([0.25] * 3)  # what the arrays say attention has by chance
     losses = drawn(plot.validation_losses(arrays))
     kept = [line for line in losses.axes[0].get_lines() if line.get_marker() == "o"]
     best = arrays.best_epoch.sel(dataset="hatexplain").values.ravel()

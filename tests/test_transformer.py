@@ -111,6 +111,14 @@ def test_padding_within_a_text_is_hidden_and_leaves_the_others_their_positions(w
     assert np.max(np.abs(moved - logits)) > 1e-3
 
 
+def test_a_text_without_any_word_is_its_first_position_alone():
+    m = model()
+    blank = eqx.tree_at(lambda t: t.tokens, m, m.tokens.at[3].set(0.0))
+    for text, size in (([9, 9], 0), ([0, 0], 1), ([0], 1)):
+        read = run(m, jnp.asarray(text), jnp.asarray(size))
+        np.testing.assert_allclose(read.logits, run(blank, jnp.asarray([3]), jnp.asarray(1)).logits, rtol=1e-12)
+
+
 def test_no_position_sees_a_later_one():
     m = model()
     first = run(m, jnp.asarray([3, 1, 4, 1, 5]), jnp.asarray(5))

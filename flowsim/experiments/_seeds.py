@@ -7,6 +7,8 @@ from scipy import stats
 
 CONFIDENCE = 0.99
 """Of the two-sided interval of Student's t, so that few seeds must agree the more."""
+_FEW = 4
+_ROUNDING = 4 * np.finfo(float).eps  # of the difference of two shares
 
 
 class Difference(NamedTuple):
@@ -15,7 +17,7 @@ class Difference(NamedTuple):
     Attributes:
         mean: the mean.
         error: its standard error.
-        margin: what the mean has to exceed.
+        margin: what the mean has to exceed; infinite where so few coincide that their spread tells nothing.
     """
 
     mean: float
@@ -39,7 +41,10 @@ def difference(values: Any) -> Difference:
     if finite.size < 2:
         return Difference(float("nan"), float("nan"), float("nan"))
     error = float(finite.std(ddof=1) / np.sqrt(finite.size))
-    return Difference(float(finite.mean()), error, error * float(stats.t.ppf((1 + CONFIDENCE) / 2, finite.size - 1)))
+    margin = error * float(stats.t.ppf((1 + CONFIDENCE) / 2, finite.size - 1))
+    # shares of few texts are often the same by chance
+    alike = finite.size < _FEW and np.ptp(finite) <= _ROUNDING * max(1.0, float(np.abs(finite).max()))
+    return Difference(float(finite.mean()), error, float("inf") if alike else margin)
 
 
 def share(holds: Any, known: Any) -> float:

@@ -122,18 +122,21 @@ def paired_metrics(dataset: xr.Dataset) -> Figure:
         dataset: from `flowsim.experiments.table1`.
 
     Returns:
-        The figure: a row for each data set, a column for each metric.
+        The figure: a row for each data set, a column for each metric. Short bars below AC and ACMC are what the same
+        attention has by chance, on relevant tokens that are shifted through the text.
 
     Raises:
         InvalidInput: if the dataset lacks the arrays.
     """
     from flowsim.experiments._table1 import reading  # the experiment draws with this module
 
-    _needs(dataset, "table1", "arm", "attention", "probability", "uniform", "comprehensiveness")
+    _needs(dataset, "table1", "arm", "attention", "probability", "uniform", "comprehensiveness", "high_by_chance")
     choices = reading.choices_of(dataset)
     values, even = reading.measured(dataset, choices), reading.uniform(dataset, choices)
     names, arms = dataset.dataset.values.tolist(), dataset.arm.values.tolist()
-    level = {"accuracy": dataset.majority, "mrta": even.mrta, "ac": even.ac}
+    level = {"accuracy": dataset.majority, "mrta": even.mrta}
+    # what attention as sharp as that would have on relevant tokens that were elsewhere in the text
+    chance = {metric: values[metric] - values[f"{metric}_beyond"] for metric in ("ac", "acmc_confident")}
     with style.style():
         figure, axes = style.panels(len(names), len(_PANELS), height=2.2)
         figure.set_size_inches(1.75 * len(_PANELS), 2.2 * len(names) + 0.8)
@@ -142,6 +145,10 @@ def paired_metrics(dataset: xr.Dataset) -> Figure:
                 if metric in level:
                     ax.axhline(float(level[metric].sel(dataset=name)), color=style.GREY, lw=1, ls=_DASHED, zorder=1)
                 _dots(ax, values[metric].sel(dataset=name), arms)
+                if metric in chance:
+                    for k, arm in enumerate(arms):
+                        mean = float(chance[metric].sel(dataset=name, arm=arm).mean())
+                        ax.plot([k - 0.3, k + 0.3], [mean] * 2, color=style.GREY, lw=2, solid_capstyle="butt")
                 _possible(ax, -1.0 if metric in ("comprehensiveness", "sufficiency") else 0.0)
                 ax.set_title(title)
             row[0].set_ylabel(name)
@@ -150,7 +157,8 @@ def paired_metrics(dataset: xr.Dataset) -> Figure:
         entries.append(style.key("one seed", color=style.GREY, lw=0.6))
         entries.append(style.key(f"mean, {reading.CONFIDENCE:.0%} interval", color="black", marker="D", ms=3.5, lw=1))
         entries.append(style.key("most frequent label, uniform attention", color=style.GREY, lw=1, ls=_DASHED))
-        style.legend(figure, entries, per_row=6)
+        entries.append(style.key("chance at this sharpness", color=style.GREY, lw=2))
+        style.legend(figure, entries, per_row=4)
     return figure
 
 

@@ -130,8 +130,7 @@ def prepare(name: str, file: pathlib.Path, divisions: pathlib.Path | None, setti
         try:
             split = corpora.split(corpus, divisions=divisions)
         except corpora.EmptyPart:
-            where = "among those drawn" if dropped else "in the file"
-            note = f"; the official divisions name a part of which no text is {where}"
+            note = "; the official divisions leave a part without any of these texts"
     if split is None:
         split = corpora.split(corpus, seed=settings.split_seed)
     parts = (split.train, split.val, split.test)

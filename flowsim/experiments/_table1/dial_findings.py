@@ -29,7 +29,7 @@ def dial_findings(dataset: xr.Dataset) -> list[Finding]:
             beyond_uniform(here, name, float(uniform.mrta.sel(dataset=name))),
             _monotone(here, name, majority),
             _holds(here, name, majority),
-            *_beside_theory(dataset.sel(dataset=name), here, name),
+            *_beside_theory(dataset.sel(dataset=name), here, name, majority),
         ]
     return made
 
@@ -131,7 +131,7 @@ def _holds(here: xr.Dataset, name: str, majority: float) -> Finding:
     )
 
 
-def _beside_theory(dataset: xr.Dataset, here: xr.Dataset, name: str) -> list[Finding]:
+def _beside_theory(dataset: xr.Dataset, here: xr.Dataset, name: str, majority: float) -> list[Finding]:
     trend, why = _trend(here.mrta)
     first, last = float(here.multiplier.min()), float(here.multiplier.max())
     made = []
@@ -151,7 +151,7 @@ def _beside_theory(dataset: xr.Dataset, here: xr.Dataset, name: str) -> list[Fin
             Finding(
                 f"{name}: attention moves with the multiplier as in the flow of a one-layer model, {words}",
                 "",
-                told,
+                told + not_learnt(here, majority, here.multiplier.values.tolist()),
                 "undecided" if not known else "agrees" if same else "differs",
                 change,
             )

@@ -40,7 +40,7 @@ def learnt(here: xr.Dataset, name: str, majority: float) -> Finding:
     Args:
         here: the metrics of one data set.
         name: of the data set.
-        majority: accuracy of always answering the most frequent training label.
+        majority: accuracy of always answering the most frequent test label.
     """
     return _above(
         here.accuracy,
@@ -73,7 +73,7 @@ def not_learnt(here: xr.Dataset, majority: float, models: list) -> str:
 
     Args:
         here: the metrics of one data set.
-        majority: accuracy of always answering the most frequent training label.
+        majority: accuracy of always answering the most frequent test label.
         models: which models are asked about.
     """
     axis = reading.model_axis(here)
@@ -106,7 +106,7 @@ def apart(found: Paired, digits: int = 3) -> str:
 def _moved(here: xr.Dataset, metric: Metric, name: str, arm: str, factor: float, majority: float) -> Finding:
     values = here[metric.name]
     before, after = values.sel(arm=BASELINE), values.sel(arm=arm)
-    found = reading.compared(before, after, metric.sign, majority)
+    found = reading.judged(here, metric, BASELINE, arm, majority)
     verb = {1: "raises", -1: "lowers", 0: "does not degrade"}[metric.sign]
     decay = " (weight decay independent of that rate)" if arm != "raised" else ""
     told = f"from {shown(reading.interval(before))} to {shown(reading.interval(after))}, paired {apart(found)}"

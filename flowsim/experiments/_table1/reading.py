@@ -19,8 +19,6 @@ CONFIDENCE = 0.95
 NOT_WORSE = 0.02
 """A loss of accuracy below this counts as comparable."""
 
-_FEW = 4
-
 
 class Metric(NamedTuple):
     """A row of the table.
@@ -29,20 +27,25 @@ class Metric(NamedTuple):
         name: of the array.
         title: as printed.
         sign: which way a higher query-key learning rate moves it according to the paper; 0: it does not degrade.
+        beyond: the part of it that sharpness alone does not give, which must move too; empty where there is none.
+        of_right_answers: whether it counts right answers, which a model that has not learnt gives by luck.
     """
 
     name: str
     title: str
     sign: int
+    beyond: str = ""
+    of_right_answers: bool = False
 
 
 METRICS = (
     Metric("accuracy", "accuracy", 0),
     Metric("mrta", "MRTA", 1),
     Metric("largest", "largest attention", 1),
-    Metric("ac", "AC", 1),
-    Metric("acmc_confident", "ACMC of confident", 1),
-    Metric("acmc_all", "ACMC of all", 1),
+    Metric("ac", "AC", 1, "ac_beyond"),
+    Metric("ac_beyond", "AC beyond chance", 1),
+    Metric("acmc_confident", "ACMC of confident", 1, "acmc_confident_beyond", True),
+    Metric("acmc_all", "ACMC of all", 1, "acmc_all_beyond", True),
     Metric("comprehensiveness", "comprehensiveness", 1),
     Metric("sufficiency", "sufficiency", -1),
     Metric("aopc_comprehensiveness", "comprehensiveness, AOPC", 1),
@@ -121,13 +124,15 @@ def measured(dataset: xr.Dataset, choices: Choices) -> xr.Dataset:
     Accuracy, the largest attention on a token, which tells how sharp it is whether it is right or not,
     comprehensiveness and sufficiency are means over the test examples, the others over those of them in which
     somebody marked relevant tokens. AOPC is over ERASER's shares; a single share that is another is no part of it.
+    Sharp attention is high on relevant tokens in some texts wherever it falls, so that AC and ACMC grow with sharpness
+    alone: what is `beyond` leaves off what the same attention has on tokens that are shifted through the text.
 
     Args:
         dataset: arrays of `table1` or of `ratio-dial`.
         choices: thresholds and the single share.
 
     Returns:
-        The metrics by the names in `METRICS`, each with dimensions (dataset, model, seed).
+        The metrics by the names in `METRICS` and in their `beyond`, each with dimensions (dataset, model, seed).
 
     Raises:
         InvalidInput: if the share is not among those that were tried.
@@ -148,6 +153,17 @@ def measured(dataset: xr.Dataset, choices: Choices) -> xr.Dataset:
 
         return one
 
+    def excess(attention: np.ndarray, chance: np.ndarray) -> float:
+        return float(np.mean((attention >= tau) - chance))
+
+    def sure_excess(attention: np.ndarray, chance: np.ndarray, probability: np.ndarray) -> float:
+        sure = probability >= choices.confidence
+        return excess(attention[sure], chance[sure]) if sure.any() else float("nan")
+
+    def whole_excess(attention: np.ndarray, chance: np.ndarray, probability: np.ndarray) -> float:
+        return float(np.mean(((attention >= tau) - chance) * (probability >= choices.confidence)))
+
+    chance = dataset.high_by_chance
     found = {
         "accuracy": _each(np.mean, present, dataset.correct),
         "mrta": _each(np.mean, marked, a),
@@ -155,12 +171,15 @@ def measured(dataset: xr.Dataset, choices: Choices) -> xr.Dataset:
         "ac": _each(lambda attention: metrics.attention_confidence(attention, tau), marked, a),
         "acmc_confident": _each(confident("confident"), marked, a, p),
         "acmc_all": _each(confident("all"), marked, a, p),
+        "ac_beyond": _each(excess, marked, a, chance),
+        "acmc_confident_beyond": _each(sure_excess, marked, a, chance, p),
+        "acmc_all_beyond": _each(whole_excess, marked, a, chance, p),
     }
     for name in ("comprehensiveness", "sufficiency"):
         found[name] = _each(np.mean, present, dataset[name].isel(share=near, drop=True))
         curve = dataset[name].isel(share=np.isin(shares, SHARES))
         found[f"aopc_{name}"] = _each(np.mean, present, curve.mean("share", skipna=False))
-    return xr.Dataset({metric.name: found[metric.name].where(usable(dataset)) for metric in METRICS})
+    return xr.Dataset({name: values.where(usable(dataset)) for name, values in found.items()})
 
 
 def uniform(dataset: xr.Dataset, choices: Choices) -> xr.Dataset:
@@ -208,7 +227,7 @@ def compared(before: xr.DataArray, after: xr.DataArray, sign: int, lowest: float
         return Paired(apart, "undecided", f"{missing} of {both.shape[1]} seeds diverged or have no such examples")
     if not np.isfinite(apart.mean):
         return Paired(apart, "undecided", "one seed tells nothing about the next")
-    if both.shape[1] < _FEW and _coincide(both):  # shares of few texts coincide by chance
+    if np.isinf(apart.margin):
         return Paired(apart, "undecided", "the few seeds change by the same, so that their spread tells nothing")
     if sign == 0:
         kept, lost = apart.mean - apart.margin > -NOT_WORSE, apart.mean + apart.margin < -NOT_WORSE
@@ -222,9 +241,33 @@ def compared(before: xr.DataArray, after: xr.DataArray, sign: int, lowest: float
     return Paired(apart, "agrees" if apart.sign == sign else "differs", "")
 
 
-def _coincide(both: np.ndarray) -> bool:
-    """Whether all seeds change by the same, up to the rounding of shares and differences, each to half a unit."""
-    return bool(np.ptp(both[1] - both[0]) <= 4 * np.finfo(float).eps * np.abs(both).max())
+def judged(here: xr.Dataset, metric: Metric, before: Any, after: Any, majority: float) -> Paired:
+    """Whether a metric moved as the paper says, for a reason that the paper gives.
+
+    Args:
+        here: the metrics of one data set.
+        metric: which of them.
+        before: the model of the baseline: an arm or a multiplier.
+        after: the one with a higher query-key learning rate.
+        majority: accuracy of always answering the most frequent test label.
+    """
+    axis = model_axis(here)
+
+    def apart(name: str, sign: int, lowest: float | None = None) -> Paired:
+        return compared(here[name].sel({axis: before}), here[name].sel({axis: after}), sign, lowest)
+
+    found = apart(metric.name, metric.sign, majority)
+    if found.verdict != "agrees":
+        return found
+    if metric.of_right_answers and difference(here.accuracy.sel({axis: after}) - majority).sign <= 0:
+        return found._replace(verdict="undecided", why="right answers may be luck: the model has not clearly learnt")
+    if metric.beyond and (rest := apart(metric.beyond, metric.sign)).verdict != "agrees":
+        return found._replace(
+            verdict="undecided",
+            why=f"sharpness alone may do that: what is beyond chance changes by {rest.difference.mean:+.3f} ± "
+            f"{rest.difference.margin:.3f}",
+        )
+    return found
 
 
 def _each(function: Callable[..., Any], chosen: xr.DataArray, *arrays: xr.DataArray) -> xr.DataArray:

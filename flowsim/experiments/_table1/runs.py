@@ -147,6 +147,8 @@ class Outcome(NamedTuple):
         correct: 1 where the right label is the most probable, else 0.
         attention: of the last position on relevant tokens; NaN where nobody marked any.
         largest: attention of the last position on the token that has most of it.
+        high_by_chance: how often attention on relevant tokens would reach the threshold if these were elsewhere: the
+            share of the cyclic shifts of the relevant tokens; NaN where nobody marked any.
         comprehensiveness: shape (runs, texts, shares).
         sufficiency: likewise.
     """
@@ -155,6 +157,7 @@ class Outcome(NamedTuple):
     correct: np.ndarray
     attention: np.ndarray
     largest: np.ndarray
+    high_by_chance: np.ndarray
     comprehensiveness: np.ndarray
     sufficiency: np.ndarray
 
@@ -172,7 +175,7 @@ def outcome(data: Prepared, fitted: Fitted, settings: TextSettings, tell: Callab
     words = [row[row.size - size :] for row, size in zip(texts.tokens, texts.sizes, strict=True)]
     shares = shares_of(settings)
     n, runs = len(examples), len(fitted.status)
-    shapes = [(runs, n)] * 4 + [(runs, n, len(shares))] * 2
+    shapes = [(runs, n)] * 5 + [(runs, n, len(shares))] * 2
     found = Outcome(*(np.full(shape, np.nan) for shape in shapes))
     masks = [relevant_tokens(example) for example in examples]
     # the sign for the end is no token of the text: it is neither counted nor removed
@@ -193,6 +196,10 @@ def outcome(data: Prepared, fitted: Fitted, settings: TextSettings, tell: Callab
             np.nan if mask is None else row[mask].sum() for row, mask in zip(reading.attention, masks, strict=True)
         ]
         found.largest[i] = [row.max() for row in reading.attention]
+        found.high_by_chance[i] = [
+            np.nan if mask is None else _high_by_chance(row, mask, settings.threshold)
+            for row, mask in zip(reading.attention, masks, strict=True)
+        ]
         scores = faithfulness(
             lambda given: probabilities(model, given, widths),
             words,
@@ -211,15 +218,23 @@ def outcome(data: Prepared, fitted: Fitted, settings: TextSettings, tell: Callab
     return found
 
 
+def _high_by_chance(attention: np.ndarray, relevant: np.ndarray, threshold: float) -> float:
+    """The share of the cyclic shifts of the relevant tokens that reach the threshold."""
+    places = np.flatnonzero(relevant) + np.arange(attention.size)[:, None]
+    return float(np.mean(attention[places % attention.size].sum(axis=1) >= threshold))
+
+
 def shares_of(settings: TextSettings) -> tuple[float, ...]:
     """ERASER's shares and the one of the settings."""
     return tuple(sorted({*SHARES, settings.share}))
 
 
 def majority(data: Prepared) -> float:
-    """Test accuracy of answering the most frequent label of the training texts."""
-    answer = np.bincount(data.texts[0].labels).argmax()
-    return float(np.mean(data.texts[2].labels == answer))
+    """Test accuracy of answering the label that is most frequent there: of all answers that need no text, the best.
+
+    That of the training texts may be another one, and a model that learnt nothing better than it.
+    """
+    return float(np.bincount(data.texts[2].labels).max() / len(data.texts[2].labels))
 
 
 def origin(data: Prepared, settings: TextSettings) -> dict[str, Any]:

@@ -40,12 +40,7 @@ def tables(dataset: xr.Dataset) -> list[PrintedTable]:
         here, rows = values.sel(dataset=name), []
         for metric in METRICS:
             cells = [here[metric.name].sel(arm=arm) for arm in arms]
-            found = reading.compared(
-                here[metric.name].sel(arm=BASELINE),
-                here[metric.name].sel(arm="raised"),
-                metric.sign,
-                float(dataset.majority.sel(dataset=name)),
-            )
+            found = reading.judged(here, metric, BASELINE, "raised", float(dataset.majority.sel(dataset=name)))
             rows.append(
                 (
                     _title(metric.name, choices),
@@ -62,6 +57,8 @@ def tables(dataset: xr.Dataset) -> list[PrintedTable]:
             f"difference, paired: higher ratio minus baseline of the same seed ± half its {CONFIDENCE:.0%} interval, "
             f"by which the last column decides; accuracy: not lower by {reading.NOT_WORSE:g}",
             "MRTA, AC and ACMC are of the test examples with relevant tokens, the other rows of all",
+            "beyond chance: AC less that of the same attention with the relevant tokens shifted through the text, the "
+            "mean over all shifts; AC and ACMC are seen only if they rise beyond it, ACMC only if the model has learnt",
         )
         made.append(
             PrintedTable(
@@ -172,7 +169,7 @@ def _used(dataset: xr.Dataset, name: str, choices: Choices) -> tuple[str, ...]:
         _rates(here, settings),
         f"{source['attention']}{end}; removal of tokens: {source['removal']}; attention is high from "
         f"{choices.threshold:g}, a prediction confident from probability {choices.confidence:g}; {runs}",
-        f"always answering the most frequent training label is right in {float(here.majority):.3f}; uniform attention "
+        f"always answering the most frequent test label is right in {float(here.majority):.3f}; uniform attention "
         f"has MRTA {float(even.mrta):.3f} and AC {float(even.ac):.3f} on the {int(even.examples)} test examples with "
         f"relevant tokens, of which {source['last_relevant']:.0%} end with one",
     )
