@@ -151,6 +151,7 @@ def paired_metrics(dataset: xr.Dataset) -> Figure:
                         ax.plot([k - 0.3, k + 0.3], [mean] * 2, color=style.GREY, lw=2, solid_capstyle="butt")
                 _possible(ax, -1.0 if metric in ("comprehensiveness", "sufficiency") else 0.0)
                 ax.set_title(title)
+            _lost(row[0], dataset.status.sel(dataset=name), "runs")
             row[0].set_ylabel(name)
         figure.align_ylabels(axes[:, 0])
         entries = [style.key(_ARMS[arm][0], color=_ARMS[arm][1], marker="o", ms=4, ls="") for arm in arms]

@@ -9,16 +9,11 @@ import xarray as xr
 from flowsim.experiments._experiment import PrintedTable
 from flowsim.experiments._seeds import CONFIDENCE
 from flowsim.experiments._table1 import reading
-from flowsim.experiments._table1.findings import BASELINE, apart, not_learnt, shown
+from flowsim.experiments._table1.findings import ARMS, BASELINE, apart, not_learnt, shown
 from flowsim.experiments._table1.reading import METRICS, Choices
 
 _DIRECTIONS = {1: "up", -1: "down", 0: "not lower"}
 _SEEN = {"agrees": "yes", "differs": "no", "undecided": "undecided"}
-_ARMS = {
-    "baseline": "baseline",
-    "raised": "higher ratio",
-    "raised, decay independent": "higher ratio, decay independent",
-}
 _OVER_SEEDS = (
     f"mean over seeds ± half the {reading.CONFIDENCE:.0%} interval (Student's t); the split is the same for all seeds: "
     "intervals do not tell what another test set would give"
@@ -34,7 +29,7 @@ def tables(dataset: xr.Dataset) -> list[PrintedTable]:
     choices = reading.choices_of(dataset)
     values = reading.measured(dataset, choices)
     arms = dataset.arm.values.tolist()
-    headings = ("metric", *(_ARMS[arm] for arm in arms), "difference, paired", "in the paper", "seen?")
+    headings = ("metric", *(ARMS[arm] for arm in arms), "difference, paired", "in the paper", "seen?")
     made = []
     for name in dataset.dataset.values.tolist():
         here, rows = values.sel(dataset=name), []
