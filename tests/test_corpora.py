@@ -174,6 +174,8 @@ def test_a_malformed_line_is_named_and_can_be_skipped(tmp_path, line, fault):
         corpora.subject_verb(path)
     assert all(word in str(caught.value) for word in ("agr.tsv", "line 4", fault))
     assert len(corpora.subject_verb(path, skip_bad=True).examples) == 2
+    with pytest.raises(fs.InvalidInput, match="skip_bad='no' must be True or False"):
+        corpora.subject_verb(path, skip_bad="no")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +260,7 @@ def test_official_divisions(tmp_path):
             corpora.split(many(6), divisions=write(tmp_path, "f.json", ids))
 
 
-@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.5, 0.4, 0.2), (1.0, 0.0, 0.0), (0.9, 0.05, 0.05)])
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.5, 0.4, 0.2), (1.0, 0.0, 0.0), (0.9, 0.05, 0.05), None])
 def test_shares_that_cannot_be_used(shares):
     with pytest.raises(fs.InvalidInput, match="shares"):
         corpora.split(many(6), shares=shares)

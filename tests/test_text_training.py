@@ -219,6 +219,10 @@ def test_reading_does_not_depend_on_widths_and_attends_to_tokens_only(trained):
         alone = model(jnp.asarray(words[i]), jnp.asarray(len(words[i])))
         np.testing.assert_allclose(one, alone.attention[0, 0, -1], atol=1e-12)
         np.testing.assert_allclose(narrow.probabilities[i], jax.nn.softmax(alone.logits), atol=1e-12)
+    for text in ([WORDS], [-1], [2.5]):
+        with pytest.raises(fs.InvalidInput, match="must hold whole numbers from 0 to 8"):
+            read(model, [np.array([2]), np.array(text)], (4,))
+    assert [row.size for row in read(model, [np.zeros(0), np.array([2, 3])], (4,)).attention] == [0, 2]
     with pytest.raises(fs.InvalidInput, match="reads up to 11"):
         read(model, [np.zeros(12, int)], ())
 
@@ -265,6 +269,11 @@ def test_texts_of_examples():
         ({"weight_decay": -1.0}, "weight_decay=-1"),
         ({"val": texts(4, 0, 5)}, "rows of 11 tokens and val of 5"),
         ({"resume": True}, "resume=True was given without checkpoint"),
+        ({"runs": [0.1]}, "must be a Run"),
+        # compiled code would take the nearest number in silence
+        ({"train": TRAIN._replace(tokens=TRAIN.tokens + WORDS - 1)}, r"train\.tokens=.* from 0 to 8"),
+        ({"val": VAL._replace(labels=VAL.labels - 1)}, r"val\.labels=.* from 0 to 1"),
+        ({"train": texts(4, 0, 12), "val": texts(4, 0, 12)}, "rows of 12 tokens; this model reads up to 11"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(changes, match):

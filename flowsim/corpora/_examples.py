@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from flowsim import _checks
 from flowsim._files import as_path
 from flowsim.errors import FileProblem
 
@@ -89,6 +90,7 @@ def collect(
     Raises:
         FileProblem: naming file, place and what is wrong; or that nothing could be used.
     """
+    skip_bad = _checks.boolean("skip_bad", skip_bad)
     examples: list[Example] = []
     left_out: dict[str, int] = {}
     skipped: list[str] = []

@@ -64,9 +64,9 @@ def split(
     """
     if divisions is not None:
         return _official(corpus, divisions)
-    values = [_checks.real("shares", value, above=0.0) for value in shares]
+    values = [_checks.real("shares", value, above=0.0) for value in _checks.listing("shares", shares, "numbers")]
     if len(values) != len(_PARTS) or abs(sum(values) - 1) > 1e-9:
-        raise InvalidInput(f"shares={tuple(shares)} must be three numbers above 0 that sum to 1.")
+        raise InvalidInput(f"shares={_checks.show(shares)} must be three numbers above 0 that sum to 1.")
     seed = _checks.whole("seed", seed, minimum=0)
     sources = sorted({example.source for example in corpus.examples})
     drawn = np.random.Generator(np.random.PCG64(seed)).permutation(len(sources))
@@ -78,7 +78,7 @@ def split(
     empty = [name for name, part in zip(_PARTS, parts, strict=True) if not part]
     if empty:
         raise InvalidInput(
-            f"shares={tuple(shares)} of {len(sources)} sources leave none for {empty[0]}; give more texts."
+            f"shares={_checks.show(shares)} of {len(sources)} sources leave none for {empty[0]}; give more texts."
         )
     return Split(*parts, how=f"{len(sources)} sources divided {values[0]:g}/{values[1]:g}/{values[2]:g}, seed {seed}")
 
