@@ -88,6 +88,8 @@ def faithfulness(
     if (replacement is None) != (removal == "delete"):
         fix = "leave it away" if removal == "delete" else "give the number that replaces a token"
         raise InvalidInput(f"replacement={replacement} does not go with removal={removal!r}; {fix}.")
+    if replacement is not None:
+        replacement = _checks.whole("replacement", replacement, minimum=0)
     chosen = tuple(_checks.real("shares", share, above=0.0) for share in shares)
     if not chosen or max(chosen) > 1:
         raise InvalidInput(f"shares={tuple(shares)} must be one number or more, at most 1 each.")

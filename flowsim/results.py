@@ -30,8 +30,8 @@ def output_folder(
         record: plain values for the manifest (the command, its settings, versions).
 
     Raises:
-        FileProblem: if the parent is missing or cannot be written; if `path` exists and `overwrite` is false; if it
-            is a file, was not made by flowsim, or holds files that flowsim did not write.
+        FileProblem: if the parent is missing or cannot be written; if `path` exists, or does so when the block ends,
+            and `overwrite` is false; if it is a file, was not made by flowsim, or holds files flowsim did not write.
     """
     target = _checked(path, overwrite)
     try:
@@ -45,6 +45,8 @@ def output_folder(
         _write_manifest(temporary, record or {})
         umask = os.umask(0)
         os.umask(umask)
+        if not overwrite and os.path.lexists(target):
+            raise FileProblem(f"output folder {str(path)!r} was made meanwhile by another run; choose another name.")
         temporary.chmod(0o777 & ~umask)  # mkdtemp's 0700 would hide results from the user's group
         _swap(temporary, target)
     finally:
@@ -71,13 +73,12 @@ def _checked(path: str | os.PathLike, overwrite: bool) -> pathlib.Path:
         return target
     if not target.is_dir():
         raise FileProblem(f"{named} is a file; give the name of a folder.")
-    present = _files(target)
     manifest = made_by_flowsim(target)
     if manifest is None and any(target.iterdir()):
         raise FileProblem(f"{named} exists and was not made by flowsim; choose another name.")
     if not overwrite:
         raise FileProblem(f"{named} exists; give --overwrite to replace it, or choose another name.")
-    foreign = sorted(set(present) - {MANIFEST, *(manifest or {"files": []})["files"]})
+    foreign = sorted(set(_files(target)) - {MANIFEST, *(manifest or {"files": []})["files"]})
     if foreign:
         raise FileProblem(f"{named} holds {foreign[0]!r}, which flowsim did not write; move it away first.")
     return target

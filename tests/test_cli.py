@@ -857,9 +857,9 @@ def start(*arguments, cwd):
     )
 
 
-def interrupted(process):
-    """Sends Ctrl-C to a process and checks what it says."""
-    process.send_signal(signal.SIGINT)
+def interrupted(process, by=signal.SIGINT):
+    """Sends a signal, Ctrl-C's unless told otherwise, to a process and checks what it says."""
+    process.send_signal(by)
     try:
         out, err = process.communicate(timeout=30)
     finally:
@@ -869,7 +869,8 @@ def interrupted(process):
     assert out == ""
 
 
-def test_interrupt_leaves_nothing_half_written(tmp_path):
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_leaves_nothing_half_written(tmp_path, by):
     with start("verify", "--out", "results", cwd=tmp_path) as process:
         deadline = time.monotonic() + 60
         while not os.listdir(tmp_path):  # the temporary folder says that the work has begun
@@ -877,7 +878,7 @@ def test_interrupt_leaves_nothing_half_written(tmp_path):
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
         time.sleep(1)
-        interrupted(process)
+        interrupted(process, by)
     assert os.listdir(tmp_path) == []
 
 

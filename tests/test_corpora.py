@@ -174,6 +174,8 @@ def test_a_malformed_line_is_named_and_can_be_skipped(tmp_path, line, fault):
         corpora.subject_verb(path)
     assert all(word in str(caught.value) for word in ("agr.tsv", "line 4", fault))
     assert len(corpora.subject_verb(path, skip_bad=True).examples) == 2
+    with pytest.raises(fs.InvalidInput, match="skip_bad='no' must be True or False"):
+        corpora.subject_verb(path, skip_bad="no")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -243,11 +245,22 @@ def test_official_divisions(tmp_path):
     ]
     with pytest.raises(fs.FileProblem, match="no val example"):
         corpora.split(many(6), divisions=write(tmp_path, "d.json", {"train": ["0"], "val": ["9"], "test": ["1"]}))
-    with pytest.raises(fs.FileProblem, match="does not list"):
-        corpora.split(many(6), divisions=write(tmp_path, "e.json", {"train": ["0"]}))
+    assert parts.how == "official divisions, which leave 2 texts in no part"
+    for ids in (
+        {"train": ["0"]},
+        {"train": [["0"]], "val": ["1"], "test": ["2"]},
+        {"train": [0], "val": [], "test": []},
+    ):
+        with pytest.raises(fs.FileProblem, match="does not list"):
+            corpora.split(many(6), divisions=write(tmp_path, "e.json", ids))
+    for part, shared in (("val", "0"), ("test", "0"), ("test", "1")):  # a test text that was learnt from
+        ids = {"train": ["0"], "val": ["1"], "test": ["2"]}
+        ids[part] = [*ids[part], shared]
+        with pytest.raises(fs.FileProblem, match=f"names '{shared}' in both .* and {part}"):
+            corpora.split(many(6), divisions=write(tmp_path, "f.json", ids))
 
 
-@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.5, 0.4, 0.2), (1.0, 0.0, 0.0), (0.9, 0.05, 0.05)])
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.5, 0.4, 0.2), (1.0, 0.0, 0.0), (0.9, 0.05, 0.05), None])
 def test_shares_that_cannot_be_used(shares):
     with pytest.raises(fs.InvalidInput, match="shares"):
         corpora.split(many(6), shares=shares)
@@ -299,3 +312,21 @@ def test_damaged_archives_and_endless_nesting_are_refused(tmp_path):
         corpora.subject_verb(path)
     with pytest.raises(fs.FileProblem, match="is no JSON"):
         corpora.hatexplain(write(tmp_path, "deep.json", "[" * 200_000))
+
+
+def test_what_is_wrong_with_a_file_is_said_once(tmp_path):
+    path = tmp_path / "dataset.json"
+    path.write_bytes(json.dumps(POSTS).replace("five", "fünf").encode("latin-1"))
+    for read in (corpora.hatexplain, corpora.squad, corpora.subject_verb):
+        with pytest.raises(fs.FileProblem, match=r"is no UTF-8 from byte \d+ on; save it as UTF-8\.$") as caught:
+            read(path)
+        assert str(caught.value).count("file ") == 1
+    with pytest.raises(fs.FileProblem) as caught:
+        corpora.hatexplain(tmp_path / "missing")
+    assert str(caught.value).count("file ") == 1
+
+
+def test_posts_of_one_name_are_refused_since_one_would_be_lost(tmp_path):
+    twice = "{" + ", ".join(f'"a": {json.dumps(post)}' for post in POSTS.values()) + "}"
+    with pytest.raises(fs.FileProblem, match="'a' stands twice"):
+        corpora.hatexplain(write(tmp_path, "dataset.json", twice))

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 import flowsim.experiments as ex
 from flowsim.cli import run
+from flowsim.cli._workspace import workspace
 from flowsim.errors import InvalidInput
 from flowsim.experiments._experiment import PrintedTable, changed, settings_of, up_to_date
 from flowsim.experiments._files import load, save
@@ -389,18 +390,47 @@ def test_what_is_done_stays_if_the_results_cannot_be_saved(tmp_path, monkeypatch
     assert sorted(path.name for path in (tmp_path / "a.partial").iterdir()) == ["cubes.npz", "settings.json"]
 
 
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")]
+)
+def test_too_little_memory_is_said_in_a_sentence(monkeypatch, capsys, error):
+    def greedy(*_, **__):
+        raise error
+
+    monkeypatch.setattr(ex, "experiment", lambda _: dataclasses.replace(EXPERIMENT, run=greedy))
+    assert run(["reproduce", "squares"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("flowsim: the memory does not suffice")
+    assert said.count("\n") == 1
+
+
 @pytest.mark.usefixtures("cubed")
 def test_what_stands_in_the_place_of_the_workspace_is_named(tmp_path, capsys):
     (tmp_path / "a.partial").write_text("mine")
     assert run(["reproduce", "cubes", "--data", "here", "--out", str(tmp_path / "a")]) == 2
     assert "a.partial' for unfinished work; move it away" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["a.partial"]
+    assert run(["reproduce", "cubes", "--data", "here", "--out", "/"]) == 2  # which has no name
+    assert capsys.readouterr().err.count("\n") == 1
     (tmp_path / "a.partial").unlink()
     (tmp_path / "a.partial").mkdir()
     (tmp_path / "a.partial" / "other.npz").write_text("mine")
     assert run(["reproduce", "cubes", "--data", "here", "--out", str(tmp_path / "a")]) == 2
     assert "settings are not there" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "a.partial").iterdir()] == ["other.npz"]
+
+
+@pytest.mark.usefixtures("cubed")
+def test_two_runs_do_not_work_in_one_place(tmp_path, capsys):
+    words = ["reproduce", "cubes", "--data", "here", "--out", str(tmp_path / "a")]
+    with workspace(CUBES, CubesSettings(data="here"), str(tmp_path / "a")):
+        for more in ([], ["--seeds", "4"]):
+            assert run([*words, *more]) == 2
+            assert capsys.readouterr().err.startswith(f"flowsim: --out {tmp_path / 'a'}: another run is at work in")
+        assert [path.name for path in (tmp_path / "a.partial").iterdir()] == ["settings.json"]
+    assert CALLS == []
+    assert run(words) == 0
 
 
 def test_only_a_resumable_experiment_takes_a_workspace(tmp_path):

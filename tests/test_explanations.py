@@ -75,6 +75,7 @@ def test_a_share_of_thirty_tokens_is_a_whole_number_of_them():
         ({"removal": "hide"}, ["removal='hide'", "delete"]),
         ({"removal": "mask"}, ["replacement=None", "mask"]),
         ({"replacement": 3}, ["replacement=3", "leave it away"]),
+        ({"removal": "mask", "replacement": 1.5}, ["replacement=1.5", "whole number"]),
         ({"shares": [0.0]}, ["shares"]),
         ({"shares": [1.5]}, ["shares=(1.5,)"]),
         ({"shares": []}, ["shares"]),

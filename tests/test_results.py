@@ -33,6 +33,17 @@ def test_folder_can_be_read_by_others_as_the_umask_says(tmp_path):
     assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o755
 
 
+def test_what_another_run_has_made_meanwhile_is_not_replaced(tmp_path):
+    def while_another_run_ends():
+        with results.output_folder(tmp_path / "out"):
+            make(tmp_path / "out", "theirs")
+
+    with pytest.raises(FileProblem, match="made meanwhile by another run"):
+        while_another_run_ends()
+    assert os.listdir(tmp_path) == ["out"]
+    assert (tmp_path / "out" / "a.txt").read_text() == "theirs"
+
+
 def test_existing_folder_needs_overwrite_and_is_then_replaced_whole(tmp_path):
     make(tmp_path / "out", "old")
     (tmp_path / "out" / "a.txt").rename(tmp_path / "out" / "figures" / "b.txt")
@@ -47,7 +58,8 @@ def test_existing_folder_needs_overwrite_and_is_then_replaced_whole(tmp_path):
 @pytest.mark.parametrize(
     "manifest", [None, "not json", "[]", '{"made_by": "flowsim"}', '{"made_by": "x", "files": []}']
 )
-def test_folder_of_others_is_never_replaced(tmp_path, manifest):
+def test_folder_of_others_is_never_replaced(tmp_path, manifest, monkeypatch):
+    monkeypatch.setattr(results, "_files", lambda _: pytest.fail("a folder of others may be a whole disk"))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     if manifest is not None:

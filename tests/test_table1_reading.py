@@ -274,7 +274,9 @@ def test_lost_accuracy_contradicts_and_what_was_not_learnt_is_said():
     assert all(finding.found.count("(has learnt)") == 3 for finding in learnt)
     below = table1_arrays(effect=-0.1)
     about = [finding for finding in findings(below) if "uniform attention" in finding.claim]
-    assert all("raised" in finding.found and "(below it)" in finding.found for finding in about)
+    assert all(
+        "higher ratio, decay independent 0." in finding.found and "(below it)" in finding.found for finding in about
+    )
 
 
 def test_slopes_are_least_squares_per_decade():
@@ -422,14 +424,41 @@ def test_figures_of_one_data_set_one_seed_or_none_that_is_usable():
     for arrays in (table1_arrays(seeds=1), diverged(table1_arrays(seeds=2), dataset=name)):
         for draw in (plot.relevance_maps, plot.paired_metrics, plot.validation_losses):
             drawn(draw(arrays.sel(dataset=[name])))
-    for arrays in (dial_arrays(seeds=1), diverged(dial_arrays(seeds=2), multiplier=100.0)):
-        drawn(plot.multiplier_dial(arrays.sel(dataset=[name])))
+    nothing = diverged(dial_arrays(seeds=2))
+    nothing["theory_attention"] = nothing["theory_attention_equal_time"] = nothing.theory_attention * np.nan
+    for arrays in (dial_arrays(seeds=1), diverged(dial_arrays(seeds=2), multiplier=100.0), nothing):
+        figure = drawn(plot.multiplier_dial(arrays.sel(dataset=[name])))
         assert dial_tables(arrays)
+        for ax in figure.axes:  # every multiplier has its place, whatever became of it
+            assert ax.get_xlim()[0] < arrays.multiplier.min()
+            assert ax.get_xlim()[1] > arrays.multiplier.max()
+        (inside,) = (each.get_window_extent() for each in figure.legends)
+        assert 0 <= inside.x0 <= inside.x1 <= figure.bbox.x1
+    assert [text.get_text() for text in figure.axes[0].texts] == [
+        f"{2 * nothing.multiplier.size} of {2 * nothing.multiplier.size} runs diverged"
+    ]
+    for draw in (plot.paired_metrics, plot.validation_losses):
+        lost = drawn(draw(diverged(table1_arrays(seeds=2)).sel(dataset=[name]))).axes[0]
+        assert [text.get_text() for text in lost.texts] == ["6 of 6 runs diverged"]
+    assert lost.get_xlim()[0] > 0  # epochs, though no line is drawn
     with pytest.raises(InvalidInput, match="ratio_dial"):
         plot.multiplier_dial(table1_arrays())
     for draw in (plot.relevance_maps, plot.paired_metrics, plot.validation_losses):
         with pytest.raises(InvalidInput, match="table1"):
             draw(dial_arrays())
+
+
+def test_intervals_that_reach_beyond_what_can_be_do_not_stretch_the_axes():
+    arrays = table1_arrays(seeds=2)
+    arrays["correct"] = arrays.correct * 0 + (arrays.seed == 0)  # accuracy 1 and 0: the interval reaches to 6
+    for ax in drawn(plot.paired_metrics(arrays)).axes:
+        assert ax.get_ylim()[0] >= -1.1
+        assert ax.get_ylim()[1] <= 1.1
+    dial = dial_arrays(seeds=2)
+    dial["correct"] = dial.correct * 0 + (dial.seed == 0)
+    for ax in drawn(plot.multiplier_dial(dial)).axes:
+        assert ax.get_ylim()[0] >= -0.1
+        assert ax.get_ylim()[1] <= 1.1
 
 
 @dataclasses.dataclass(frozen=True)

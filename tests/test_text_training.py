@@ -128,6 +128,11 @@ def test_an_epoch_has_every_text_once():
     again = batches.shuffled(TRAIN.sizes, (4, 8, LENGTH), 8, [1], 5)
     np.testing.assert_array_equal(again.rows[0], order.rows[1])
     assert not np.array_equal(batches.shuffled(TRAIN.sizes, (4, 8, LENGTH), 8, [1], 6).rows, again.rows)
+    # a batch that holds more than all texts of a width has no places that stay empty in each of them
+    most = np.bincount(np.searchsorted((4, 8, LENGTH), TRAIN.sizes)).max()
+    orders = [batches.shuffled(TRAIN.sizes, (4, 8, LENGTH), batch, [1], 6) for batch in (10**9, most)]
+    for mine, same in zip(*orders, strict=True):
+        np.testing.assert_array_equal(mine, same)
 
 
 def test_a_run_stops_when_the_validation_loss_has_not_fallen(trained):
@@ -169,7 +174,15 @@ def test_an_interrupted_training_goes_on_with_the_same_numbers(trained, tmp_path
         train(runs[:1], checkpoint=path, resume=True)
     with pytest.raises(fs.InvalidInput, match="texts was"):
         fit(start, VAL, VAL, runs, batch=8, max_epochs=3, patience=3, checkpoint=path, resume=True)
-    path.write_bytes(path.read_bytes()[:1000])
+    whole = path.read_bytes()
+    with np.load(path) as archive:
+        kept = dict(archive)
+    for name, other in (("seen", kept["seen"][:, :, :1]), ("seen", kept["seen"].astype(str)), ("leaf_0", None)):
+        changed = {**kept, name: other} if other is not None else {key: kept[key] for key in kept if key != name}
+        np.savez(path, **changed)
+        with pytest.raises(fs.FileProblem, match="damaged"):
+            train(runs, checkpoint=path, resume=True)
+    path.write_bytes(whole[:1000])
     with pytest.raises(fs.FileProblem, match="damaged"):
         train(runs, checkpoint=path, resume=True)
 
@@ -206,6 +219,10 @@ def test_reading_does_not_depend_on_widths_and_attends_to_tokens_only(trained):
         alone = model(jnp.asarray(words[i]), jnp.asarray(len(words[i])))
         np.testing.assert_allclose(one, alone.attention[0, 0, -1], atol=1e-12)
         np.testing.assert_allclose(narrow.probabilities[i], jax.nn.softmax(alone.logits), atol=1e-12)
+    for text in ([WORDS], [-1], [2.5]):
+        with pytest.raises(fs.InvalidInput, match="must hold whole numbers from 0 to 8"):
+            read(model, [np.array([2]), np.array(text)], (4,))
+    assert [row.size for row in read(model, [np.zeros(0), np.array([2, 3])], (4,)).attention] == [0, 2]
     with pytest.raises(fs.InvalidInput, match="reads up to 11"):
         read(model, [np.zeros(12, int)], ())
 
@@ -252,6 +269,11 @@ def test_texts_of_examples():
         ({"weight_decay": -1.0}, "weight_decay=-1"),
         ({"val": texts(4, 0, 5)}, "rows of 11 tokens and val of 5"),
         ({"resume": True}, "resume=True was given without checkpoint"),
+        ({"runs": [0.1]}, "must be a Run"),
+        # compiled code would take the nearest number in silence
+        ({"train": TRAIN._replace(tokens=TRAIN.tokens + WORDS - 1)}, r"train\.tokens=.* from 0 to 8"),
+        ({"val": VAL._replace(labels=VAL.labels - 1)}, r"val\.labels=.* from 0 to 1"),
+        ({"train": texts(4, 0, 12), "val": texts(4, 0, 12)}, "rows of 12 tokens; this model reads up to 11"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(changes, match):

@@ -4,8 +4,10 @@ Commands import JAX, SymPy and matplotlib only when they run, so that help is in
 """
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -20,10 +22,17 @@ BAD_INPUT, INTERRUPTED = 2, 130
 def main() -> None:
     """Entry point of the `flowsim` script: runs the command line and exits with its code."""
     _cache.enable()
+    signal.signal(signal.SIGTERM, _as_interrupt)
     code = run(sys.argv[1:])
     if code == INTERRUPTED:  # the thread that was at work may still be inside compiled code: do not wait for it
         os._exit(code)
     sys.exit(code)
+
+
+def _as_interrupt(number: int, frame: Any) -> None:
+    """What a batch system sends when time is up ends a command as Ctrl-C does, with nothing half-written left."""
+    present = signal.getsignal(signal.SIGINT)  # ignored in commands that a shell starts in the background
+    (present if callable(present) else signal.default_int_handler)(number, frame)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -51,6 +60,9 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception as error:
+        if isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED"):  # the latter is XLA's word
+            note(f"flowsim: the memory does not suffice ({_one_line(str(error)) or 'no more is there'}); ask for less.")
+            return BAD_INPUT
         if not hasattr(error, "format_message"):
             raise
         # typer's usage errors share no public base class over its versions, but all have this method

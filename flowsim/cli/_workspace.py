@@ -16,6 +16,11 @@ from flowsim.errors import FileProblem, InvalidInput
 if TYPE_CHECKING:
     from flowsim.experiments import Experiment
 
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks: two runs at once are not told apart there
+    fcntl = None
+
 _BINDING = "settings.json"
 
 
@@ -29,30 +34,52 @@ def workspace(experiment: "Experiment", settings: Any, out: str) -> Iterator[pat
         out: where the results will be; the folder is called the same with .partial behind it.
 
     Raises:
-        FileProblem: if the folder cannot be had.
+        FileProblem: if the folder cannot be had, or another run is at work in it.
         InvalidInput: if it holds a run of another experiment or with other settings, naming the first difference.
     """
     target = pathlib.Path(os.path.realpath(out))
-    folder = target.with_name(f"{target.name}.partial")
+    folder = target.parent / f"{target.name}.partial"  # not with_name, which has no answer for the root
     if not folder.parent.is_dir():
         raise FileProblem(f"--out {out}: the folder {str(folder.parent)!r} does not exist; create it first.")
     if folder.exists() and not folder.is_dir():
         raise FileProblem(f"--out {out} needs the place of the file {str(folder)!r} for unfinished work; move it away.")
     wanted = {"experiment": experiment.name, **json.loads(json.dumps(dataclasses.asdict(settings)))}
-    if _kept(folder):
-        _check(folder, wanted)
-        note(f"flowsim: going on from what an unfinished run left in {str(folder)!r}.")
     folder.mkdir(exist_ok=True)
-    write_text(folder / _BINDING, json.dumps(wanted) + "\n")
+    with _alone(folder, out):
+        if _kept(folder):
+            _check(folder, wanted)
+            note(f"flowsim: going on from what an unfinished run left in {str(folder)!r}.")
+        write_text(folder / _BINDING, json.dumps(wanted) + "\n")
+        try:
+            yield folder
+        except BaseException as error:
+            if not _kept(folder):
+                _clear(folder)
+            elif isinstance(error, KeyboardInterrupt):
+                note(f"flowsim: what is done is kept in {str(folder)!r}; the same command goes on from there.")
+            raise
+        _clear(folder)
+
+
+@contextlib.contextmanager
+def _alone(folder: pathlib.Path, out: str) -> Iterator[None]:
+    """Keeps other runs out of the folder; the system ends that when the process ends, however it ends."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        yield folder
-    except BaseException as error:
-        if not _kept(folder):
-            _clear(folder)
-        elif isinstance(error, KeyboardInterrupt):
-            note(f"flowsim: what is done is kept in {str(folder)!r}; the same command goes on from there.")
-        raise
-    _clear(folder)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileProblem(
+                f"--out {out}: another run is at work in {str(folder)!r}; wait for it, or choose another name."
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(handle)
 
 
 def _kept(folder: pathlib.Path) -> bool:

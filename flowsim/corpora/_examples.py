@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from flowsim import _checks
 from flowsim._files import as_path
 from flowsim.errors import FileProblem
 
@@ -89,6 +90,7 @@ def collect(
     Raises:
         FileProblem: naming file, place and what is wrong; or that nothing could be used.
     """
+    skip_bad = _checks.boolean("skip_bad", skip_bad)
     examples: list[Example] = []
     left_out: dict[str, int] = {}
     skipped: list[str] = []
@@ -121,7 +123,11 @@ def text_of(path: str | os.PathLike, wanted: str) -> str:
         raise FileProblem(f"file {str(file)!r} does not exist; give {wanted}.")
     try:
         return _bytes(file).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+    except UnicodeDecodeError as error:
+        raise FileProblem(
+            f"file {str(file)!r} is no UTF-8 from byte {error.start + 1} on; save it as UTF-8."
+        ) from error
+    except (OSError, EOFError, zlib.error) as error:
         raise FileProblem(f"file {str(file)!r} cannot be read ({type(error).__name__}); give {wanted}.") from error
 
 
@@ -129,12 +135,21 @@ def json_of(path: str | os.PathLike, wanted: str) -> Any:
     """The content of a JSON file, plain or .gz.
 
     Raises:
-        FileProblem: if it is missing or no JSON.
+        FileProblem: if it is missing or no JSON, or an object in it has two values of one name: one would be lost.
     """
+    text = text_of(path, wanted)
     try:
-        return json.loads(text_of(path, wanted))
+        return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise FileProblem(f"file {str(path)!r} is no JSON ({error}); give {wanted}.") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands twice in one object")
+    return found
 
 
 def _bytes(file: pathlib.Path) -> bytes:

@@ -1,8 +1,10 @@
 """Training, validation and test examples: as the data set says, or drawn by source."""
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +48,8 @@ def split(
 
     Args:
         corpus: what a reader returned.
-        divisions: a file with the official ids of the three parts; examples that it does not name are in none.
+        divisions: a file with the official ids of the three parts; examples that it does not name are in none, and
+            `Split.how` says how many.
         shares: without `divisions`: shares of the sources (posts, sentences, articles) of the three parts, which sum
             to 1.
         seed: of the draw; the same seed and corpus give the same parts on every machine.
@@ -55,14 +58,15 @@ def split(
         The three parts, each in the order of the corpus. No source is in two of them.
 
     Raises:
-        FileProblem: if the divisions cannot be read; `EmptyPart` if they name none of a part's examples.
+        FileProblem: if the divisions cannot be read, or name an id in two parts; `EmptyPart` if they name none of a
+            part's examples.
         InvalidInput: if shares or seed cannot be used, or the sources are too few.
     """
     if divisions is not None:
         return _official(corpus, divisions)
-    values = [_checks.real("shares", value, above=0.0) for value in shares]
+    values = [_checks.real("shares", value, above=0.0) for value in _checks.listing("shares", shares, "numbers")]
     if len(values) != len(_PARTS) or abs(sum(values) - 1) > 1e-9:
-        raise InvalidInput(f"shares={tuple(shares)} must be three numbers above 0 that sum to 1.")
+        raise InvalidInput(f"shares={_checks.show(shares)} must be three numbers above 0 that sum to 1.")
     seed = _checks.whole("seed", seed, minimum=0)
     sources = sorted({example.source for example in corpus.examples})
     drawn = np.random.Generator(np.random.PCG64(seed)).permutation(len(sources))
@@ -73,21 +77,31 @@ def split(
     ]
     empty = [name for name, part in zip(_PARTS, parts, strict=True) if not part]
     if empty:
-        raise InvalidInput(f"shares={tuple(shares)} leave no source for {empty[0]} out of {len(sources)}; change them.")
+        raise InvalidInput(
+            f"shares={_checks.show(shares)} of {len(sources)} sources leave none for {empty[0]}; give more texts."
+        )
     return Split(*parts, how=f"{len(sources)} sources divided {values[0]:g}/{values[1]:g}/{values[2]:g}, seed {seed}")
 
 
 def _official(corpus: Corpus, path: str | os.PathLike) -> Split:
     content = json_of(path, _DIVISIONS)
-    if not isinstance(content, dict) or any(not isinstance(content.get(name), list) for name in _PARTS):
+    if not isinstance(content, dict) or not all(_texts(content.get(name)) for name in _PARTS):
         raise FileProblem(f"file {str(path)!r} does not list train, val and test; give {_DIVISIONS}.")
-    parts = []
-    for name in _PARTS:
-        wanted = set(content[name])
-        part = tuple(example for example in corpus.examples if example.key in wanted)
+    wanted = {name: set(content[name]) for name in _PARTS}
+    for one, other in itertools.combinations(_PARTS, 2):
+        if twice := wanted[one] & wanted[other]:
+            raise FileProblem(
+                f"file {str(path)!r} names {min(twice)!r} in both {one} and {other}; leave each id in one part only."
+            )
+    parts = [tuple(example for example in corpus.examples if example.key in wanted[name]) for name in _PARTS]
+    for name, part in zip(_PARTS, parts, strict=True):
         if not part:
             raise EmptyPart(
                 f"file {str(path)!r} names no {name} example of {corpus.path!r}; divide by source instead of it."
             )
-        parts.append(part)
-    return Split(*parts, how="official divisions")
+    unnamed = len(corpus.examples) - sum(map(len, parts))
+    return Split(*parts, how="official divisions" + (f", which leave {unnamed} texts in no part" if unnamed else ""))
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)

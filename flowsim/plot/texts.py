@@ -97,10 +97,22 @@ def _heat_map(ax: Axes, panel: xr.Dataset, shares: np.ndarray, norm: LogNorm) ->
         ax.plot(*at, ls="", marker="o", ms=3.2, mfc="white", mec="black", mew=0.5, clip_on=False, zorder=4)
     ax.axvline(float(panel.uniform.mean()), color=style.GREY, lw=1, ls=_DASHED, zorder=2)
     ax.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1), aspect="equal")
-    lost = int((panel.status != int(Status.OK)).sum())
+    _lost(ax, panel.status, "seeds")
+
+
+def _lost(ax: Axes, status: xr.DataArray, word: str) -> None:
+    """Says in a corner how many runs have diverged, where some have."""
+    lost = int((status != int(Status.OK)).sum())
     if lost:
-        told = ax.text(0.97, 0.04, f"{lost} of {panel.seed.size} seeds diverged", ha="right", fontsize=7.5, zorder=5)
+        text = f"{lost} of {status.size} {word} diverged"
+        told = ax.text(0.97, 0.04, text, ha="right", fontsize=7.5, zorder=6, transform=ax.transAxes)
         told.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5})
+
+
+def _possible(ax: Axes, least: float = 0.0) -> None:
+    """Shows no values that cannot be; the interval of few seeds may reach beyond them."""
+    low, high = ax.get_ylim()
+    ax.set_ylim(max(low, 1.04 * least - 0.02), min(high, 1.02))
 
 
 def paired_metrics(dataset: xr.Dataset) -> Figure:
@@ -137,7 +149,9 @@ def paired_metrics(dataset: xr.Dataset) -> Figure:
                     for k, arm in enumerate(arms):
                         mean = float(chance[metric].sel(dataset=name, arm=arm).mean())
                         ax.plot([k - 0.3, k + 0.3], [mean] * 2, color=style.GREY, lw=2, solid_capstyle="butt")
+                _possible(ax, -1.0 if metric in ("comprehensiveness", "sufficiency") else 0.0)
                 ax.set_title(title)
+            _lost(row[0], dataset.status.sel(dataset=name), "runs")
             row[0].set_ylabel(name)
         figure.align_ylabels(axes[:, 0])
         entries = [style.key(_ARMS[arm][0], color=_ARMS[arm][1], marker="o", ms=4, ls="") for arm in arms]
@@ -199,9 +213,11 @@ def validation_losses(dataset: xr.Dataset) -> Figure:
                     ax.plot(dataset.epoch, run.validation_loss, color=color, ls=line, lw=1, alpha=0.8)
                     kept = run.validation_loss.where(dataset.epoch == run.best_epoch)
                     ax.plot(dataset.epoch, kept, ls="", marker="o", ms=size, mfc="white", mec=color, mew=1.1, zorder=4)
+            _lost(ax, dataset.status.sel(dataset=name), "runs")
             ax.set_title(name)
             ax.set_xlabel("epoch")
-            ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+            ax.set_xlim(float(dataset.epoch.min()) - 0.5, float(dataset.epoch.max()) + 0.5)
+            ax.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
         axes[0, 0].set_ylabel("validation loss")
         style.letters(list(axes[0]))
         entries = [style.key(_ARMS[arm][0], color=_ARMS[arm][1], ls=_LOOKS[arm][0]) for arm in arms]
@@ -242,10 +258,11 @@ def multiplier_dial(dataset: xr.Dataset) -> Figure:
             below.axhline(float(here.majority), color=style.GREY, lw=1, ls=_DASHED, zorder=1)
             _against_multiplier(above, values.mrta.sel(dataset=name), style.PALETTE[1])
             _against_multiplier(below, values.accuracy.sel(dataset=name), style.PALETTE[0])
+            _lost(above, here.status, "runs")
+            _possible(below)
             above.set_title(f"{name}: attention")
             above.set_ylim(0, 1)
             below.set_title(f"{name}: accuracy")
-            below.set_xlim(above.get_xlim())
             below.set_xlabel("query-key multiplier")
         axes[0, 0].set_ylabel(_ATTENTION)
         axes[1, 0].set_ylabel("accuracy")
@@ -258,7 +275,9 @@ def multiplier_dial(dataset: xr.Dataset) -> Figure:
             style.key("theory at equal time", color="black", lw=1.2, ls=(0, (1, 1.5))),
             style.key("uniform attention, most frequent label", color=style.GREY, lw=1, ls=_DASHED),
         ]
-        style.legend(figure, entries, per_row=3 if len(names) > 1 else 2)
+        if len(names) == 1:
+            figure.set_figheight(figure.get_figheight() + 0.6)  # for a legend of one column, since two are too wide
+        style.legend(figure, entries, per_row=3 if len(names) > 1 else 1)
     return figure
 
 
@@ -272,6 +291,7 @@ def _against_multiplier(ax: Axes, values: xr.DataArray, color: str) -> None:
     for at, row in zip(x, lines, strict=True):
         _mean(ax, float(at), row, color)
     ax.set_xscale("log")
+    ax.set_xlim(x.min() / 1.5, x.max() * 1.5)  # of all that was tried, also where every run diverged
     ax.margins(y=0.15)
 
 

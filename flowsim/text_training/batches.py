@@ -84,6 +84,21 @@ def side_by_side(most: int, longest: int) -> int:
     return max(1, min(most, _SCORES // longest**2))
 
 
+def words(name: str, values: np.ndarray, count: int) -> None:
+    """Refuses what is no number of a word or class: compiled code would take the nearest one in silence.
+
+    Args:
+        name: of the values, for the message.
+        values: the numbers.
+        count: how many words or classes there are.
+
+    Raises:
+        InvalidInput: if one is no whole number from 0 to `count - 1`.
+    """
+    if values.size and not (np.issubdtype(values.dtype, np.integer) and 0 <= values.min() <= values.max() < count):
+        raise InvalidInput(f"{name}={_checks.show(values)} must hold whole numbers from 0 to {count - 1}.")
+
+
 def in_order(sizes: Int[np.ndarray, " texts"], widths: Sequence[int], batch: int) -> Order:
     """Every text once, the short ones first: for evaluation."""
     return _order(sizes, widths, batch, [_alone], _alone)
@@ -117,6 +132,7 @@ def _order(sizes: np.ndarray, widths: Sequence[int], batch: int, draws: Sequence
     if sizes.max() > widths[-1]:
         raise InvalidInput(f"a text has {sizes.max()} tokens, more than the largest width, {widths[-1]}; widen it.")
     bins = np.searchsorted(widths, sizes)
+    batch = min(batch, int(np.bincount(bins).max()))  # places that no batch fills would cost time and memory
     width, rows, weights = [], [], []
     for number in range(len(widths)):
         inside = np.flatnonzero(bins == number)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.errors import InvalidInput
 from flowsim.rollout import attention_rollout
-from flowsim.text_training.batches import in_order, side_by_side
+from flowsim.text_training.batches import in_order, side_by_side, words
 from flowsim.transformer import Transformer
 
 _BATCH = 128  # texts that are read side by side if they are short
@@ -43,13 +43,15 @@ def read(
             whose attention is given as it is, averaged over the heads, and a half for several.
 
     Raises:
-        InvalidInput: if a text is longer than the model's texts, or there is none.
+        InvalidInput: if a text is longer than the model's texts or holds what is no number of a word, or there is none.
     """
     carried = (0.0 if len(model.blocks) == 1 else 0.5) if residual is None else residual
     rows: list[np.ndarray] = [np.zeros(0)] * len(texts)
 
     def look(number: int, layers: np.ndarray) -> None:
         n = len(texts[number])
+        if not n:
+            return  # a text without tokens has nothing to attend to
         rows[number] = attention_rollout(layers[..., -n:, -n:], residual=carried)[-1]
 
     return Reading(_outputs(model, texts, widths, look), rows)
@@ -73,6 +75,7 @@ def _outputs(
     longest = model.positions.shape[0]
     if sizes.max() > longest:
         raise InvalidInput(f"texts[{int(sizes.argmax())}] has {sizes.max()} tokens; this model reads up to {longest}.")
+    words("texts", np.concatenate([np.asarray(text) for text in texts if len(text)] or [sizes]), model.tokens.shape[0])
     found = np.zeros((len(texts), model.head.shape[0]))
     bounds = tuple(sorted({*(width for width in widths if width < longest), longest}))
     together = side_by_side(_BATCH, longest)

@@ -19,7 +19,7 @@ from flowsim.errors import InvalidInput
 from flowsim.models import Circuits
 from flowsim.solve.lanes import cores, on_cores
 from flowsim.status import Status
-from flowsim.text_training.batches import Order, Texts, in_order, shuffled, side_by_side
+from flowsim.text_training.batches import Order, Texts, in_order, shuffled, side_by_side, words
 from flowsim.text_training.epoch import Lane, Program, Progress, Seen, begin, run_epoch, whole
 from flowsim.training import checkpoint as checkpoints
 from flowsim.training.loop import interruptible
@@ -135,6 +135,7 @@ def fit(
             f"train has rows of {train.tokens.shape[1]} tokens and val of {val.tokens.shape[1]}; make both with one "
             "length."
         )
+    _fitting(jax.eval_shape(start, jax.random.key(0)), train, val)
     path = checkpoints.checked_path(checkpoint, _checks.boolean("resume", resume))
     widths = tuple(sorted({*train.widths, train.tokens.shape[1]}))
     program = Program(chosen, widths)
@@ -159,6 +160,16 @@ def fit(
                 checkpoints.write_arrays(path, trainer.arrays(), binding)
                 saved = time.monotonic()
     return trainer.fitted()
+
+
+def _fitting(model: Transformer, *parts: Texts) -> None:
+    """Refuses texts that the model cannot read."""
+    for name, texts in zip(("train", "val"), parts, strict=True):
+        longest, most = texts.tokens.shape[1], model.positions.shape[0]
+        if longest > most:
+            raise InvalidInput(f"{name} has rows of {longest} tokens; this model reads up to {most}.")
+        words(f"{name}.tokens", texts.tokens, model.tokens.shape[0])
+        words(f"{name}.labels", texts.labels, model.head.shape[0])
 
 
 class _Trainer:
@@ -242,13 +253,15 @@ class _Trainer:
     def restore(self, arrays: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
         """Goes back to what `arrays` returned."""
         leaves, tree = jax.tree.flatten(self._progress[0])
-        shapes = [(len(self._runs), *leaf.shape[1:]) for leaf in leaves]
-        found = [arrays.get(f"leaf_{i}") for i in range(len(leaves))]
-        if [None if leaf is None else leaf.shape for leaf in found] != shapes or "seen" not in arrays:
+        wanted = {
+            f"leaf_{i}": ((len(self._runs), *leaf.shape[1:]), np.dtype(leaf.dtype)) for i, leaf in enumerate(leaves)
+        }
+        wanted["seen"] = self._seen.shape, self._seen.dtype
+        if {name: (array.shape, array.dtype) for name, array in arrays.items()} != wanted:
             raise checkpoints.damaged(path)
         self._seen = arrays["seen"]
         self._progress = [
-            jax.tree.unflatten(tree, [jnp.asarray(leaf[list(chunk)]) for leaf in found if leaf is not None])
+            jax.tree.unflatten(tree, [jnp.asarray(arrays[f"leaf_{i}"][list(chunk)]) for i in range(len(leaves))])
             for chunk in self._chunks
         ]
 
@@ -294,7 +307,9 @@ def _checked(runs: Sequence[Run]) -> tuple[Run, ...]:
     if not runs:
         raise InvalidInput("runs is empty; give one Run at least.")
     checked = []
-    for run in runs:
+    for i, run in enumerate(runs):
+        if not isinstance(run, Run):
+            raise InvalidInput(f"runs[{i}]={_checks.show(run)} must be a Run.")
         decay = _checks.one_of("decay", run.decay, COUPLINGS)
         above = {"above": 0.0} if decay == "independent" else {"minimum": 0.0}
         checked.append(

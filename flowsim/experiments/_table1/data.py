@@ -95,14 +95,16 @@ def find(folder: str, names: tuple[str, ...]) -> dict[str, tuple[pathlib.Path, p
     path = as_path(folder)
     if not path.is_dir():
         raise FileProblem(f"data={folder!r} is no folder; name the one that holds, plain or .gz, {every}.")
-    found = {}
-    for name in names:
-        source = _SOURCES[name]
-        file = _first(path, source.patterns)
-        if file is None:
-            raise FileProblem(f"data={folder!r} holds no file for {name}; put there, plain or .gz, {source.wanted}.")
-        found[name] = file, _first(path, source.divisions)
-    return found
+    files = {name: _first(path, _SOURCES[name].patterns) for name in names}
+    missing = [name for name in names if files[name] is None]
+    if missing:
+        wanted = "; ".join(f"{name}: {_SOURCES[name].wanted}" for name in missing)
+        there = [name for name in names if name not in missing]
+        other = f", or ask for {' and '.join(there)} only, with --dataset or datasets=" if there else ""
+        raise FileProblem(
+            f"data={folder!r} holds no file for {' and '.join(missing)}; put there, plain or .gz, {wanted}{other}."
+        )
+    return {name: (file, _first(path, _SOURCES[name].divisions)) for name, file in files.items() if file is not None}
 
 
 def prepare(name: str, file: pathlib.Path, divisions: pathlib.Path | None, settings: "TextSettings") -> Prepared:
@@ -128,7 +130,7 @@ def prepare(name: str, file: pathlib.Path, divisions: pathlib.Path | None, setti
         try:
             split = corpora.split(corpus, divisions=divisions)
         except corpora.EmptyPart:
-            note = "; the official divisions name a part of which no text is in the file"
+            note = "; the official divisions leave a part without any of these texts"
     if split is None:
         split = corpora.split(corpus, seed=settings.split_seed)
     parts = (split.train, split.val, split.test)

@@ -12,6 +12,12 @@ from flowsim.experiments._table1.reading import METRICS, Interval, Metric, Paire
 
 WHERE = "paper, section 7, table 1"
 BASELINE = "baseline"
+ARMS = {
+    BASELINE: "baseline",
+    "raised": "higher ratio",
+    "raised, decay independent": "higher ratio, decay independent",
+}
+"""The models of the table as they are printed."""
 
 
 def findings(dataset: xr.Dataset) -> list[Finding]:
@@ -40,7 +46,7 @@ def learnt(here: xr.Dataset, name: str, majority: float) -> Finding:
     Args:
         here: the metrics of one data set.
         name: of the data set.
-        majority: accuracy of always answering the most frequent training label.
+        majority: accuracy of always answering the most frequent test label.
     """
     return _above(
         here.accuracy,
@@ -73,7 +79,7 @@ def not_learnt(here: xr.Dataset, majority: float, models: list) -> str:
 
     Args:
         here: the metrics of one data set.
-        majority: accuracy of always answering the most frequent training label.
+        majority: accuracy of always answering the most frequent test label.
         models: which models are asked about.
     """
     axis = reading.model_axis(here)
@@ -139,4 +145,4 @@ def _above(values: xr.DataArray, level: float, claim: str, told: str, word: Call
 
 
 def _listed(models: list, axis: str) -> str:
-    return ", ".join(str(model) if axis == "arm" else f"x{model:g}" for model in models)
+    return "; ".join(ARMS[model] for model in models) if axis == "arm" else ", ".join(f"x{model:g}" for model in models)

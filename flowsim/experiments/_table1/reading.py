@@ -251,7 +251,7 @@ def judged(here: xr.Dataset, metric: Metric, before: Any, after: Any, majority: 
         metric: which of them.
         before: the model of the baseline: an arm or a multiplier.
         after: the one with a higher query-key learning rate.
-        majority: accuracy of always answering the most frequent training label.
+        majority: accuracy of always answering the most frequent test label.
     """
     axis = model_axis(here)
 

@@ -56,10 +56,9 @@ def table1(
         InvalidInput: if a setting cannot be used.
         FileProblem: if a file is missing or malformed, or the folder holds another run.
     """
-    found = find(settings.data, settings.datasets)  # all of them before any work is done
+    found = find(settings.data, settings.datasets)
     parts = []
-    for name in settings.datasets:
-        data = prepare(name, *found[name], settings)
+    for data in [prepare(name, *found[name], settings) for name in settings.datasets]:
         trainer = Trainer(data, settings, workspace, report)
         chosen = trainer.choose(settings.multipliers)
         arms = [
@@ -96,8 +95,7 @@ def ratio_dial(
     """
     found = find(settings.data, settings.datasets)
     parts = []
-    for name in settings.datasets:
-        data = prepare(name, *found[name], settings)
+    for data in [prepare(name, *found[name], settings) for name in settings.datasets]:
         trainer = Trainer(data, settings, workspace, report)
         chosen = trainer.choose(())
         seeds = range(settings.seeds)

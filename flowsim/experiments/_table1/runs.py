@@ -52,7 +52,7 @@ class Trainer:
             runs: what is trained.
 
         Raises:
-            FileProblem: if the folder holds the same stage of another experiment.
+            FileProblem: if the folder holds the same stage of another experiment, or a damaged file of it.
             KeyboardInterrupt: if it was stopped with Ctrl-C.
         """
         settings, data, tell = self._settings, self._data, self._report
@@ -79,9 +79,14 @@ class Trainer:
                 settings={**model, "vocabulary": len(data.vocabulary.words)},
                 report=report,
             )
-        except (InvalidInput, FileProblem) as error:
+        except InvalidInput as error:
             if path is None or not path.exists():
                 raise
+            if isinstance(error, FileProblem):
+                raise FileProblem(
+                    f"file {str(path)!r} of an unfinished run cannot be used ({error}); remove it, and the same "
+                    "command does that part anew."
+                ) from error
             raise FileProblem(
                 f"folder {str(self._folder)!r} holds an unfinished run that does not go with this one ({error}); "
                 "remove that folder, or repeat its settings."
@@ -225,9 +230,11 @@ def shares_of(settings: TextSettings) -> tuple[float, ...]:
 
 
 def majority(data: Prepared) -> float:
-    """Test accuracy of answering the most frequent label of the training texts."""
-    answer = np.bincount(data.texts[0].labels).argmax()
-    return float(np.mean(data.texts[2].labels == answer))
+    """Test accuracy of answering the label that is most frequent there: of all answers that need no text, the best.
+
+    That of the training texts may be another one, and a model that learnt nothing better than it.
+    """
+    return float(np.bincount(data.texts[2].labels).max() / len(data.texts[2].labels))
 
 
 def origin(data: Prepared, settings: TextSettings) -> dict[str, Any]:

@@ -9,16 +9,11 @@ import xarray as xr
 from flowsim.experiments._experiment import PrintedTable
 from flowsim.experiments._seeds import CONFIDENCE
 from flowsim.experiments._table1 import reading
-from flowsim.experiments._table1.findings import BASELINE, apart, not_learnt, shown
+from flowsim.experiments._table1.findings import ARMS, BASELINE, apart, not_learnt, shown
 from flowsim.experiments._table1.reading import METRICS, Choices
 
 _DIRECTIONS = {1: "up", -1: "down", 0: "not lower"}
 _SEEN = {"agrees": "yes", "differs": "no", "undecided": "undecided"}
-_ARMS = {
-    "baseline": "baseline",
-    "raised": "higher ratio",
-    "raised, decay independent": "higher ratio, decay independent",
-}
 _OVER_SEEDS = (
     f"mean over seeds ± half the {reading.CONFIDENCE:.0%} interval (Student's t); the split is the same for all seeds: "
     "intervals do not tell what another test set would give"
@@ -34,7 +29,7 @@ def tables(dataset: xr.Dataset) -> list[PrintedTable]:
     choices = reading.choices_of(dataset)
     values = reading.measured(dataset, choices)
     arms = dataset.arm.values.tolist()
-    headings = ("metric", *(_ARMS[arm] for arm in arms), "difference, paired", "in the paper", "seen?")
+    headings = ("metric", *(ARMS[arm] for arm in arms), "difference, paired", "in the paper", "seen?")
     made = []
     for name in dataset.dataset.values.tolist():
         here, rows = values.sel(dataset=name), []
@@ -170,7 +165,7 @@ def _used(dataset: xr.Dataset, name: str, choices: Choices) -> tuple[str, ...]:
         _rates(here, settings),
         f"{source['attention']}{end}; removal of tokens: {source['removal']}; attention is high from "
         f"{choices.threshold:g}, a prediction confident from probability {choices.confidence:g}; {runs}",
-        f"always answering the most frequent training label is right in {float(here.majority):.3f}; uniform attention "
+        f"always answering the most frequent test label is right in {float(here.majority):.3f}; uniform attention "
         f"has MRTA {float(even.mrta):.3f} and AC {float(even.ac):.3f} on the {int(even.examples)} test examples with "
         f"relevant tokens, of which {source['last_relevant']:.0%} end with one",
     )
