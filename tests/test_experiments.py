@@ -105,10 +105,10 @@ def test_a_fault_in_a_figure_costs_no_result(tmp_path):
     ("texts", "words"),
     [
         ({"up": "3"}, ["'up'", "upto"]),
-        ({"upto": "many"}, ["upto", "'many'", "5"]),
-        ({"scale": ""}, ["scale", "2.0"]),
+        ({"upto": "many"}, ["upto", "'many'", "a whole number"]),
+        ({"scale": ""}, ["scale", "a number"]),
         ({"shifts": "1,x"}, ["shifts", "'x'"]),
-        ({"shifts": ""}, ["shifts"]),
+        ({"shifts": ""}, ["shifts", "separated by commas"]),
     ],
 )
 def test_a_bad_setting_is_one_clear_sentence(texts, words):
@@ -419,6 +419,20 @@ def test_what_stands_in_the_place_of_the_workspace_is_named(tmp_path, capsys):
     assert run(["reproduce", "cubes", "--data", "here", "--out", str(tmp_path / "a")]) == 2
     assert "settings are not there" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "a.partial").iterdir()] == ["other.npz"]
+
+
+@pytest.mark.usefixtures("cubed")
+def test_an_unfinished_run_of_other_versions_is_not_gone_on_with(tmp_path, capsys):
+    with workspace(CUBES, CubesSettings(data="here"), str(tmp_path / "a")) as place:
+        kept = json.loads((place / "settings.json").read_text())
+    place.mkdir()
+    (place / "cubes.npz").write_text("what was done")
+    kept["versions"]["jax"] = "0.0.1"
+    (place / "settings.json").write_text(json.dumps(kept))
+    assert run(["reproduce", "cubes", "--data", "here", "--out", str(tmp_path / "a")]) == 2
+    said = capsys.readouterr().err
+    assert "with versions={'jax': '0.0.1'}, and this one has versions={'jax': " in said
+    assert "flowsim'" not in said.split("versions", 1)[1]  # only what differs
 
 
 @pytest.mark.usefixtures("cubed")

@@ -160,6 +160,13 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_arrays(settings, arrays, 
     assert first == 7  # of 18 run-epochs: the first epoch of all six runs was kept
 
 
+def test_rates_that_all_diverge_are_told_and_leave_nothing_behind(settings, tmp_path):
+    wild = dataclasses.replace(settings, base_rates=(1e30,), datasets=("hatexplain",), max_epochs=1)
+    with pytest.raises(fs.InvalidInput, match="diverged with every one of base_rates"):
+        table1(wild, workspace=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_papers_rates(folder):
     found = table1(Table1Settings(data=str(folder), **{**SMALL, "max_epochs": 1}, preset="paper"))
     assert found.base_rate.values.tolist() == [5e-5, 1e-5]
@@ -402,6 +409,8 @@ def test_bad_records_and_too_many_records(tmp_path):
         ({"removal": "mask", "at_least": 1}, "at_least=1"),
         ({"seeds": 10_001}, "seeds=10001 is too large"),
         ({"longest": 0}, "longest=0"),
+        ({"d": 10**6}, "d=1000000 is too large"),
+        ({"layers": 129}, "layers=129 is too large"),
     ],
 )
 def test_settings_are_refused_in_a_sentence(changes, match):

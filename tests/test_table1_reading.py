@@ -382,8 +382,9 @@ def test_what_the_numbers_owe_to_the_texts_is_told():
 
 def test_the_dial_has_a_table_of_its_multipliers():
     (first, _) = dial_tables(dial_arrays())
-    assert [row[0] for row in first.rows] == ["0.1", "1", "10", "30", "100"]
-    assert all(re.fullmatch(r"\d\.\d{3} ± \d\.\d{3}", row[2]) for row in first.rows)
+    assert first.headings == ("metric", "x0.1", "x1", "x10", "x30", "x100")
+    assert [row[0] for row in first.rows][:3] == ["accuracy", "MRTA", "largest attention"]
+    assert all(re.fullmatch(r"-?\d\.\d{3} ± \d\.\d{3}", cell) for row in first.rows for cell in row[1:])
 
 
 def drawn(figure):

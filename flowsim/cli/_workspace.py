@@ -43,7 +43,10 @@ def workspace(experiment: "Experiment", settings: Any, out: str) -> Iterator[pat
         raise FileProblem(f"--out {out}: the folder {str(folder.parent)!r} does not exist; create it first.")
     if folder.exists() and not folder.is_dir():
         raise FileProblem(f"--out {out} needs the place of the file {str(folder)!r} for unfinished work; move it away.")
-    wanted = {"experiment": experiment.name, **json.loads(json.dumps(dataclasses.asdict(settings)))}
+    from flowsim.trajectory_file import versions
+
+    plain = json.loads(json.dumps(dataclasses.asdict(settings)))
+    wanted = {"experiment": experiment.name, **plain, "versions": versions()}
     folder.mkdir(exist_ok=True)
     with _alone(folder, out):
         if _kept(folder):
@@ -94,10 +97,12 @@ def _check(folder: pathlib.Path, wanted: dict[str, Any]) -> None:
     except (OSError, ValueError, TypeError):
         raise FileProblem(f"{named} whose settings are not there; move it away, {fix}.") from None
     for name in [*wanted, *(name for name in found if name not in wanted)]:
-        if found.get(name) != wanted.get(name):
+        one, other = found.get(name), wanted.get(name)
+        if isinstance(one, dict) and isinstance(other, dict):  # versions of packages: name those that differ
+            one, other = ({key: each.get(key) for key in other if one.get(key) != other[key]} for each in (one, other))
+        if one != other:
             raise InvalidInput(
-                f"{named} with {name}={show(found.get(name))}, and this one has {name}={show(wanted.get(name))}; give "
-                f"the same, {fix}."
+                f"{named} with {name}={show(one)}, and this one has {name}={show(other)}; give the same, {fix}."
             )
 
 

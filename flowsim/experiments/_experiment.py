@@ -186,8 +186,10 @@ def _read(name: str, text: str, present: Any) -> Any:
     """The text as a value of the kind that stands there at present."""
     if isinstance(present, tuple):
         parts = [part.strip() for part in text.split(",") if part.strip()]
-        if not parts or not present or isinstance(present[0], tuple):
+        if not present or isinstance(present[0], tuple):
             raise InvalidInput(f"setting {name}={text!r} cannot be used; set it in Python.")
+        if not parts:
+            raise InvalidInput(f"setting {name} is empty; give one value or several, separated by commas.")
         return tuple(_read(name, part, item_kind(present)()) for part in parts)
     try:
         if isinstance(present, bool):
@@ -197,5 +199,6 @@ def _read(name: str, text: str, present: Any) -> Any:
         if isinstance(present, float):
             return float(text)
     except (KeyError, ValueError):
-        raise InvalidInput(f"setting {name}={text!r} cannot be used; give a value like {present}.") from None
+        wanted = {bool: "true or false", int: "a whole number", float: "a number"}[type(present)]
+        raise InvalidInput(f"setting {name}={text!r} cannot be used; give {wanted}.") from None
     return text

@@ -22,6 +22,10 @@ _ARMS = {
 _LOOKS = {"baseline": ("-", 4.0), "raised": ("-", 6.5), "raised, decay independent": ((0, (3, 3)), 4.0)}
 _ATTENTION = "attention on relevant tokens"
 _DASHED = (0, (4, 3))
+_THEORY = {
+    "theory_attention": ("theory at equal loss", "-"),
+    "theory_attention_equal_time": ("theory at equal time", (0, (1, 1.5))),
+}
 _PANELS = {
     "accuracy": "accuracy",
     "mrta": "MRTA",
@@ -250,10 +254,8 @@ def multiplier_dial(dataset: xr.Dataset) -> Figure:
         figure, axes = style.panels(2, len(names), height=2.4, heights=[1.25, 1.0])
         for (above, below), name in zip(axes.T, names, strict=True):
             here = dataset.sel(dataset=name)
-            above.plot(here.theory_multiplier, here.theory_attention, color="black", lw=1.2)
-            above.plot(
-                here.theory_multiplier, here.theory_attention_equal_time, color="black", lw=1.2, ls=(0, (1, 1.5))
-            )
+            for curve, (_, line) in _THEORY.items():
+                above.plot(here.theory_multiplier, here[curve], color="black", lw=1.2, ls=line)
             above.axhline(float(even.mrta.sel(dataset=name)), color=style.GREY, lw=1, ls=_DASHED, zorder=1)
             below.axhline(float(here.majority), color=style.GREY, lw=1, ls=_DASHED, zorder=1)
             _against_multiplier(above, values.mrta.sel(dataset=name), style.PALETTE[1])
@@ -271,8 +273,11 @@ def multiplier_dial(dataset: xr.Dataset) -> Figure:
             style.key("attention, one seed", color=style.PALETTE[1], marker="o", ms=3.5, ls=""),
             style.key("accuracy, one seed", color=style.PALETTE[0], marker="o", ms=3.5, ls=""),
             style.key(f"mean, {reading.CONFIDENCE:.0%} interval", color=style.GREY, marker="D", ms=3.5, lw=1),
-            style.key("theory at equal loss", color="black", lw=1.2),
-            style.key("theory at equal time", color="black", lw=1.2, ls=(0, (1, 1.5))),
+            *(
+                style.key(title, color="black", lw=1.2, ls=line)
+                for curve, (title, line) in _THEORY.items()
+                if dataset[curve].notnull().any()
+            ),
             style.key("uniform attention, most frequent label", color=style.GREY, lw=1, ls=_DASHED),
         ]
         if len(names) == 1:

@@ -120,11 +120,11 @@ class Trainer:
             return Chosen(*PAPER[self._data.name], nothing, nothing)
         rates = settings.base_rates
         base = self._losses("tuning the base rate", [(rate, 1.0) for rate in rates])
-        rate = rates[_least(base, "base_rates")]
+        rate = rates[self._least(base, "base_rates")]
         if not multipliers:
             return Chosen(rate, float("nan"), base, nothing)
         losses = self._losses("tuning the multiplier", [(rate, multiplier) for multiplier in multipliers])
-        return Chosen(rate, multipliers[_least(losses, "multipliers")], base, losses)
+        return Chosen(rate, multipliers[self._least(losses, "multipliers")], base, losses)
 
     def _losses(self, what: str, candidates: Sequence[tuple[float, float]]) -> np.ndarray:
         """Mean validation loss at the best epoch of each pair of base rate and multiplier; NaN where one diverged."""
@@ -132,11 +132,13 @@ class Trainer:
         runs = [Run(rate, multiplier, seed) for rate, multiplier in candidates for seed in seeds]
         return self.train(what, runs).best_loss.reshape(len(candidates), -1).mean(axis=1)
 
-
-def _least(losses: np.ndarray, name: str) -> int:
-    if np.isnan(losses).all():
-        raise InvalidInput(f"every one of {name} diverged on the validation texts; give smaller ones.")
-    return int(np.nanargmin(losses))
+    def _least(self, losses: np.ndarray, name: str) -> int:
+        """The number of the candidate with the least loss."""
+        if np.isfinite(losses).any():
+            return int(np.nanargmin(losses))
+        for file in self._folder.glob(f"{self._data.name}-tuning-*.npz") if self._folder else ():
+            file.unlink()  # no run with other candidates can use it
+        raise InvalidInput(f"training diverged with every one of {name}; give smaller ones, or a smaller weight_decay.")
 
 
 class Outcome(NamedTuple):

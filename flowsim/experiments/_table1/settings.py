@@ -20,6 +20,7 @@ _COUNTS = {
     "seeds": 1, "tuning_seeds": 1, "at_most": 3, "at_least": 1, "d": 1, "layers": 1, "heads": 1, "batch": 1,
     "max_epochs": 1, "patience": 1, "bins": 1, "split_seed": 0, "longest": 1,
 }  # fmt: skip
+_MOST = {"seeds": TUNING_SEED, "d": 8192, "layers": 128}  # larger models fit on no machine that this is meant for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +95,8 @@ class TextSettings:
     def __post_init__(self):
         typed(self)
         for name, minimum in _COUNTS.items():
-            self._set(name, _checks.whole(name, getattr(self, name), minimum=minimum))
-        _checks.whole("seeds", self.seeds, minimum=1, maximum=TUNING_SEED)
+            value = _checks.whole(name, getattr(self, name), minimum=minimum, maximum=_MOST.get(name))
+            self._set(name, value)
         for name, allowed in (("preset", PRESETS), ("removal", REMOVALS)):
             _checks.one_of(name, getattr(self, name), allowed)
         _validate.parameterization(self.parameterization)

@@ -73,13 +73,17 @@ def dial_tables(dataset: xr.Dataset) -> list[PrintedTable]:
     choices = reading.choices_of(dataset)
     values = reading.measured(dataset, choices)
     shortened = [metric for metric in METRICS if not metric.name.startswith("aopc")]
-    headings = ("multiplier", *(_title(metric.name, choices) for metric in shortened))
+    multipliers = dataset.multiplier.values.tolist()
+    headings = ("metric", *(f"x{m:g}" for m in multipliers))
     made = []
     for name in dataset.dataset.values.tolist():
         here = values.sel(dataset=name)
         rows = tuple(
-            (f"{m:g}", *(shown(reading.interval(here[metric.name].sel(multiplier=m))) for metric in shortened))
-            for m in dataset.multiplier.values.tolist()
+            (
+                _title(metric.name, choices),
+                *(shown(reading.interval(here[metric.name].sel(multiplier=m))) for m in multipliers),
+            )
+            for metric in shortened
         )
         made.append(
             PrintedTable(
