@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 
 import jax
@@ -18,7 +19,9 @@ from flowsim.experiments import DialSettings, Table1Settings, ratio_dial, table1
 from flowsim.experiments._table1 import data, runs, theory
 from flowsim.experiments._table1.run import reached_loss
 from flowsim.text_training import Texts
+from flowsim.text_training import Run
 from tests import made_records as made
+from tests.test_transformer import forward
 
 SMALL = {"d": 8, "seeds": 2, "tuning_seeds": 1, "max_epochs": 3, "patience": 3, "batch": 16, "at_least": 1}
 TUNED = {"base_rates": (0.003, 0.03), "multipliers": (3.0, 10.0)}
@@ -158,6 +161,47 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_arrays(settings, arrays, 
     xr.testing.assert_identical(again, arrays)
     first = min(done for what, done in told if what == "hatexplain, training")
     assert first == 7  # of 18 run-epochs: the first epoch of all six runs was kept
+
+
+@pytest.mark.parametrize("removal", ["delete", "pad", "mask"])
+def test_what_the_models_make_of_the_texts_against_numpy(folder, removal):
+    """Attention, probabilities and erasure of a trained model, from its weights and the words alone."""
+    settings = Table1Settings(
+        data=str(folder), d=8, heads=2, max_epochs=2, datasets=("subject-verb",), removal=removal, preset="paper"
+    )
+    texts = data.prepare("subject-verb", *data.find(str(folder), ("subject-verb",))["subject-verb"], settings)
+    fitted = runs.Trainer(texts, settings, None, None).train("training", [Run(0.03, 10.0, 0)])
+    found = runs.outcome(texts, fitted, settings, lambda _: None)
+    model = jax.tree.map(lambda leaf: leaf.astype(float), fitted.model(0))
+    number = {word: i for i, word in enumerate(texts.vocabulary.words)}
+
+    def chances(words, places=None):
+        logits, _, attention = forward(model, words, places)
+        return np.exp(logits) / np.exp(logits).sum(), attention[0].mean(axis=0)[-1]
+
+    def without(words, gone):
+        left = [i for i in range(len(words)) if i not in gone]
+        if removal == "mask":
+            return chances([1 if i in gone else word for i, word in enumerate(words)])[0]
+        return chances([words[i] for i in left], left if removal == "pad" else None)[0]
+
+    for row, example in enumerate(texts.examples[2]):
+        words = [number.get(word, 1) for word in example.tokens]
+        p, attention = chances(words)
+        label, guess = texts.classes.index(example.label), p.argmax()
+        # single precision: some hundred roundings of 6e-8 on numbers of order 1
+        assert found.probability[0, row] == pytest.approx(p[label], abs=1e-5)
+        assert found.correct[0, row] == (guess == label)
+        assert found.largest[0, row] == pytest.approx(attention.max(), abs=1e-5)
+        assert found.attention[0, row] == pytest.approx(attention[list(example.relevant)].sum(), abs=1e-5)
+        for column, share in enumerate(runs.shares_of(settings)):
+            size = max(1, math.ceil(round(share * len(words), 9)))
+            top = set(np.argsort(-attention, kind="stable")[:size].tolist())
+            rest = set(range(len(words))) - top
+            for scores, gone in ((found.comprehensiveness, top), (found.sufficiency, rest)):
+                lost = p[guess] - without(words, gone)[guess]
+                assert scores[0, row, column] == pytest.approx(lost, abs=2e-5)
+    assert np.ptp(found.comprehensiveness) > 1e-3  # or there was nothing to compare
 
 
 def test_rates_that_all_diverge_are_told_and_leave_nothing_behind(settings, tmp_path):
