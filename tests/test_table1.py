@@ -18,8 +18,7 @@ from flowsim.corpora import Example, Vocabulary
 from flowsim.experiments import DialSettings, Table1Settings, ratio_dial, table1
 from flowsim.experiments._table1 import data, runs, theory
 from flowsim.experiments._table1.run import reached_loss
-from flowsim.text_training import Texts
-from flowsim.text_training import Run
+from flowsim.text_training import Run, Texts
 from tests import made_records as made
 from tests.test_transformer import forward
 
