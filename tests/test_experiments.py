@@ -237,6 +237,15 @@ def test_few_seeds_that_coincide_tell_nothing_of_their_spread():
     assert difference([0.02, 0.02001]).sign == 1
 
 
+def test_many_differences_together_mislead_no_more_often_than_one():
+    """Four steps of five seeds each with no effect at all: some step is clear in 1 % of the draws or fewer."""
+    draws = np.random.default_rng(0).normal(size=(2000, 4, 5))
+    found = [any(difference(row, among=4).sign for row in rows) for rows in draws]
+    assert np.mean(found) < 0.01 + 3 * np.sqrt(0.01 * 0.99 / 2000)
+    alone = [any(difference(row).sign for row in rows) for rows in draws]
+    assert np.mean(alone) > 0.025  # nearly four times as often
+
+
 def test_few_seeds_decide_less_than_many():
     assert difference([1.0]).sign == difference([]).sign == difference([1.0, np.nan]).sign == 0
     assert difference([1.0, 1.1]).sign == 0  # 21 standard errors, but Student's t of two asks for 64

@@ -30,18 +30,20 @@ class Difference(NamedTuple):
         return int(self.mean > self.margin) - int(self.mean < -self.margin)
 
 
-def difference(values: Any) -> Difference:
+def difference(values: Any, *, among: int = 1) -> Difference:
     """The mean of paired differences, one for each seed; runs that diverged are NaN and left out.
 
     Args:
         values: the differences, of any shape.
+        among: how many differences are looked at for one that is clear; the margin grows so that all of them together
+            mislead no more often than a single one (Bonferroni).
     """
     finite = np.asarray(values, dtype=float).ravel()
     finite = finite[np.isfinite(finite)]
     if finite.size < 2:
         return Difference(float("nan"), float("nan"), float("nan"))
     error = float(finite.std(ddof=1) / np.sqrt(finite.size))
-    margin = error * float(stats.t.ppf((1 + CONFIDENCE) / 2, finite.size - 1))
+    margin = error * float(stats.t.isf((1 - CONFIDENCE) / (2 * among), finite.size - 1))
     # shares of few texts are often the same by chance
     alike = finite.size < _FEW and np.ptp(finite) <= _ROUNDING * max(1.0, float(np.abs(finite).max()))
     return Difference(float(finite.mean()), error, float("inf") if alike else margin)

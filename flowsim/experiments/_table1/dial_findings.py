@@ -68,7 +68,8 @@ def _monotone(here: xr.Dataset, name: str, majority: float) -> Finding:
     values = here.mrta
     trend, why = _trend(values)
     multipliers = values.multiplier.values
-    steps = [difference(values.isel(multiplier=i + 1) - values.isel(multiplier=i)) for i in range(len(multipliers) - 1)]
+    count = len(multipliers) - 1
+    steps = [difference(values.isel(multiplier=i + 1) - values.isel(multiplier=i), among=count) for i in range(count)]
     falls = [f"from x{multipliers[i]:g} to x{multipliers[i + 1]:g}" for i, step in enumerate(steps) if step.sign < 0]
     ends = ", ".join(f"x{m:g} {shown(reading.interval(values.sel(multiplier=m)))}" for m in multipliers)
     told = f"MRTA {ends}; {_per_decade(trend)}{_ranks(values)}"
