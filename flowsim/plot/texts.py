@@ -126,7 +126,7 @@ def paired_metrics(dataset: xr.Dataset) -> Figure:
         dataset: from `flowsim.experiments.table1`.
 
     Returns:
-        The figure: a row for each data set, a column for each metric. Short bars below AC and ACMC are what the same
+        The figure: a row for each data set, a column for each metric. Grey bars at AC and ACMC are what the same
         attention has by chance, on relevant tokens that are shifted through the text.
 
     Raises:
