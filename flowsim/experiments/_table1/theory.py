@@ -13,7 +13,7 @@ from flowsim.experiments._table1.data import Prepared, relevant_tokens
 from flowsim.solve.ode import integrate
 from flowsim.task import Task
 
-_DENSE = 25  # ratios of the curve
+_DENSE = 61  # ratios of the curve
 # up to t = 1e10, where the slowest ratio has long learnt the loss asked for; out of a small start attention turns
 # within 0.1 of ln t: lines between times 0.05 apart would miss it by 0.01, between these by 1e-4
 _LOG_TIMES = np.linspace(0.0, 23.0, 4601)
