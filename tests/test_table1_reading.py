@@ -370,12 +370,13 @@ def test_the_end_of_what_was_allowed_is_told():
 def test_what_the_numbers_owe_to_the_texts_is_told():
     arrays = table1_arrays()
     told = " ".join(tables(arrays)[0].used)
-    assert "of which 25% end with one" in told
+    assert "end with one" not in told  # an end token does
     assert "also stand" not in told
     assert "cut to" not in told
     sources = json.loads(arrays.attrs["sources"])
-    sources["hatexplain"] |= {"cut": 3, "also_training": 0.045}
+    sources["hatexplain"] |= {"cut": 3, "also_training": 0.045, "end_token": False}
     told = " ".join(tables(arrays.assign_attrs(sources=json.dumps(sources)))[0].used)
+    assert "relevant tokens, of which 25% end with one" in told
     assert "3 texts cut to their last 512 tokens" in told
     assert "4.5% of the test texts also stand in the training part" in told
 

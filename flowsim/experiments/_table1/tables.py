@@ -158,6 +158,7 @@ def _used(dataset: xr.Dataset, name: str, choices: Choices) -> tuple[str, ...]:
     runs = f"{here.seed.size} seeds of each model" + (f"; {lost} of {here.status.size} runs diverged" if lost else "")
     end = "; each text ends with an end token" if source["end_token"] else ""
     limits = f"; {source['cut']} texts cut to their last {settings['longest']} tokens" if source["cut"] else ""
+    last = "" if source["end_token"] else f", of which {source['last_relevant']:.0%} end with one"
     known = f"; {source['also_training']:.1%} of the test texts also stand in the training part"
     return (
         f"{source['file']}, {source['split']}: {source['train']} training, {source['val']} validation and "
@@ -171,7 +172,7 @@ def _used(dataset: xr.Dataset, name: str, choices: Choices) -> tuple[str, ...]:
         f"{choices.threshold:g}, a prediction confident from probability {choices.confidence:g}; {runs}",
         f"always answering the most frequent test label is right in {float(here.majority):.3f}; uniform attention "
         f"has MRTA {float(even.mrta):.3f} and AC {float(even.ac):.3f} on the {int(even.examples)} test examples with "
-        f"relevant tokens, of which {source['last_relevant']:.0%} end with one",
+        f"relevant tokens{last}",
     )
 
 
