@@ -227,6 +227,15 @@ def test_reading_does_not_depend_on_widths_and_attends_to_tokens_only(trained):
         read(model, [np.zeros(12, int)], ())
 
 
+def test_attention_is_of_the_position_that_predicts_also_before_padding(trained):
+    model = trained[1].model(1)
+    (short, padded) = (read(model, [np.array(text)], ()) for text in ([3, 4, 5], [3, 4, 5, 0]))
+    np.testing.assert_allclose(padded.probabilities, short.probabilities, atol=1e-12)
+    np.testing.assert_allclose(padded.attention[0], [*short.attention[0], 0], atol=1e-12)
+    (blank,) = read(model, [np.array([0, 0])], ()).attention
+    np.testing.assert_array_equal(blank, [0, 1])
+
+
 def test_a_sign_is_learnt_and_attended_to_and_shuffled_labels_are_not():
     held_out = texts(200, 3)
     words = [held_out.tokens[i, LENGTH - n :] for i, n in enumerate(held_out.sizes)]
