@@ -135,6 +135,11 @@ def test_an_epoch_has_every_text_once():
         np.testing.assert_array_equal(mine, same)
 
 
+def test_fewer_texts_are_read_at_once_where_their_scores_would_fill_the_memory():
+    for longest, together in ((11, 128), (362, 128), (512, 64), (4096, 1), (10**5, 1)):  # 2^24 scores of a head at most
+        assert batches.side_by_side(128, longest) == together
+
+
 def test_a_run_stops_when_the_validation_loss_has_not_fallen(trained):
     _, fitted = trained
     stopped = fit(start, TRAIN, VAL, [Run(0.3, 1.0, 0), Run(1e-6, 1.0, 1)], batch=8, max_epochs=6, patience=1)
