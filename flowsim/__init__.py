@@ -4,6 +4,9 @@ Give it a symmetric attention task; it derives the population gradient flow, sol
 diffrax, trains the matrices beside it, and judges which growth law holds where.
 
 Names are loaded on first use (PEP 562), so importing flowsim imports neither JAX nor SymPy.
+
+It does switch JAX to float64, at once or, by JAX_ENABLE_X64 in the environment, when JAX is imported: programs started
+from here inherit that, those with FLOWSIM_X64=0 too. Set FLOWSIM_X64=0 before flowsim is imported to prevent it.
 """
 
 import importlib

@@ -120,7 +120,7 @@ class Read(NamedTuple):
     Attributes:
         logits: of the classes, at the last position that is no padding; at the end of the row where there is none.
         span_logits: of being the first and the last token of the answer, minus infinity on padding.
-        attention: of every layer and head, queries first; padding attends to itself.
+        attention: of every layer and head, queries first; padding attends to itself alone.
     """
 
     logits: Float[Array, " classes"]
@@ -217,7 +217,8 @@ class Transformer(eqx.Module):
         padding = before | (text == PADDING)
         causal = place[:, None] >= place[None, :]
         # padding sees only itself, so that its rows are distributions too; nothing else sees padding
-        visible = (causal & ~padding[None, :]) | (place[:, None] == place[None, :])
+        seen = causal & ~padding[None, :] & ~padding[:, None]
+        visible = seen | (place[:, None] == place[None, :])
         words = jnp.where(padding[:, None], 0.0, self.tokens[text])  # a text without any word is its position alone
         x = words + self.positions[jnp.where(before, 0, place - (n - size))]
         attentions = []

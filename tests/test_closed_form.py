@@ -397,3 +397,17 @@ def test_second_derivative():
     first = jax.jit(jax.grad(advance))
     difference = (first(rho + step) - first(rho - step)) / (2 * step)
     np.testing.assert_allclose(jax.jit(jax.grad(jax.grad(advance)))(rho), difference, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_second_derivative_at_time_0_is_0():
+    orbit = orbits([CORNERS[0]])
+
+    def advance(rho):
+        moved = collapsed(rho[None], orbit.margin0, orbit.log_odds0, orbit.log_wrong)
+        return advance_at_log_time(moved, jnp.array([[-jnp.inf, 1.0]]))[0]
+
+    second = jax.jit(jax.jacrev(jax.jacrev(advance)))(orbit.strength[0])
+    assert second[0] == 0
+    assert np.isfinite(second[1])
+    assert second[1] != 0

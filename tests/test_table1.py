@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from flowsim.corpora import Example, Vocabulary
 from flowsim.experiments import DialSettings, Table1Settings, ratio_dial, table1
 from flowsim.experiments._table1 import data, runs, theory
 from flowsim.experiments._table1.run import reached_loss
-from flowsim.text_training import Run, Texts
+from flowsim.text_training import Reading, Run, Texts
 from tests import made_records as made
 from tests.test_transformer import forward
 
@@ -92,6 +93,25 @@ def test_how_often_attention_is_high_wherever_the_relevant_tokens_are(relevant, 
     # two neighbours hold 0.7, 0.2, 0.3, 0.8; every second 0.7, 0.3, 0.7, 0.3; three 0.8, 0.4, 0.9, 0.9
     attention = np.array([0.6, 0.1, 0.1, 0.2])
     assert runs._high_by_chance(attention, np.array(relevant, dtype=bool), 0.5) == share
+
+
+def test_by_chance_no_relevant_token_is_where_the_sign_for_the_end_stands(folder, monkeypatch):
+    texts = prepared(folder, end_token=True)
+
+    def even(_model, words, _widths):
+        return np.full((len(words), len(texts.classes)), 1 / len(texts.classes))
+
+    def read(model, words, widths):
+        return Reading(even(model, words, widths), [np.eye(len(word))[-1] for word in words])
+
+    monkeypatch.setattr(runs, "read", read)
+    monkeypatch.setattr(runs, "probabilities", even)
+    fitted = SimpleNamespace(status=np.array([fs.Status.OK]), model=lambda _: None)
+    settings = Table1Settings(data=str(folder), end_token=True)
+    chance = runs.outcome(texts, fitted, settings, lambda _: None).high_by_chance[0]  # pyright: ignore[reportArgumentType]
+    marked = [data.relevant_tokens(example) is not None for example in texts.examples[2]]
+    assert any(marked)
+    np.testing.assert_array_equal(chance[marked], 0)
 
 
 def test_no_constant_answer_beats_the_level_that_must_be_exceeded():

@@ -256,6 +256,14 @@ def test_right_answers_of_models_that_have_not_learnt_are_luck():
     about = [finding for finding in findings(arrays) if "ACMC" in finding.claim]
     assert {finding.verdict for finding in about} == {"undecided"}
     assert any("right answers may be luck" in finding.found for finding in about)
+    high, low = (table1_arrays(right=right).sel(dataset=["hatexplain"]) for right in (0.75, 0.36))
+    for unlearnt, verdict in (("raised", "undecided"), ("baseline", "agrees")):  # the faster model's answers count
+        mixed = high.assign(
+            correct=xr.where(high.arm == unlearnt, low.correct, high.correct).transpose(*high.correct.dims)
+        )
+        found = verdicts(findings(mixed), "times the query-key rate raises ACMC")
+        assert {each for claim, each in found.items() if "independent" not in claim} == {verdict}
+        assert {each for claim, each in found.items() if "independent" in claim} == {"agrees"}
 
 
 def test_lost_accuracy_contradicts_and_what_was_not_learnt_is_said():
@@ -365,6 +373,11 @@ def test_the_end_of_what_was_allowed_is_told():
     waiting = here.validation_loss.isel(epoch=-1).notnull() & (here.best_epoch > int(arrays.epoch[-1]) - 5)
     assert 0 < int(waiting.sum()) < waiting.size
     assert f"{int(waiting.sum())} of 15 runs ended with epoch {int(arrays.epoch[-1])}" in said(short)
+    patient = short.assign(
+        best_epoch=short.best_epoch * 0 + int(arrays.epoch[-1]) - 5
+    )  # 5 epochs without a smaller loss
+    assert "ended with epoch" not in said(patient)
+    assert "ended with epoch" in said(patient.assign(best_epoch=patient.best_epoch + 1))
 
 
 def test_what_the_numbers_owe_to_the_texts_is_told():
@@ -395,6 +408,7 @@ def drawn(figure):
 
 def test_figures_show_the_numbers():
     arrays = diverged(table1_arrays(seeds=3), dataset="subject-verb", arm="raised", seed=0)
+    arrays["high_by_chance"] = arrays.high_by_chance * xr.DataArray([1, 2, 3], dims="arm")
     maps = drawn(plot.relevance_maps(arrays))
     panels = {ax.get_title(loc="left"): ax for ax in maps.axes}
     ax = panels["(d)  subject-verb: higher ratio"]
@@ -410,7 +424,7 @@ def test_figures_show_the_numbers():
     expected = values.mrta.sel(dataset="hatexplain").transpose("seed", "arm").values
     assert any(np.allclose(line.get_ydata(), expected[0]) for line in lines)
     bars = [float(line.get_ydata()[0]) for line in pairs.axes[2].get_lines() if line.get_linewidth() == 2]
-    assert bars == pytest.approx([0.25] * 3)  # what the arrays say attention has by chance
+    assert bars == pytest.approx([0.25, 0.5, 0.75])  # what the arrays say attention has by chance
     losses = drawn(plot.validation_losses(arrays))
     kept = [line for line in losses.axes[0].get_lines() if line.get_marker() == "o"]
     best = arrays.best_epoch.sel(dataset="hatexplain").values.ravel()

@@ -135,6 +135,11 @@ def test_an_epoch_has_every_text_once():
         np.testing.assert_array_equal(mine, same)
 
 
+def test_fewer_texts_are_read_at_once_where_their_scores_would_fill_the_memory():
+    for longest, together in ((11, 128), (362, 128), (512, 64), (4096, 1), (10**5, 1)):  # 2^24 scores of a head at most
+        assert batches.side_by_side(128, longest) == together
+
+
 def test_a_run_stops_when_the_validation_loss_has_not_fallen(trained):
     _, fitted = trained
     stopped = fit(start, TRAIN, VAL, [Run(0.3, 1.0, 0), Run(1e-6, 1.0, 1)], batch=8, max_epochs=6, patience=1)
@@ -225,6 +230,15 @@ def test_reading_does_not_depend_on_widths_and_attends_to_tokens_only(trained):
     assert [row.size for row in read(model, [np.zeros(0), np.array([2, 3])], (4,)).attention] == [0, 2]
     with pytest.raises(fs.InvalidInput, match="reads up to 11"):
         read(model, [np.zeros(12, int)], ())
+
+
+def test_attention_is_of_the_position_that_predicts_also_before_padding(trained):
+    model = trained[1].model(1)
+    (short, padded) = (read(model, [np.array(text)], ()) for text in ([3, 4, 5], [3, 4, 5, 0]))
+    np.testing.assert_allclose(padded.probabilities, short.probabilities, atol=1e-12)
+    np.testing.assert_allclose(padded.attention[0], [*short.attention[0], 0], atol=1e-12)
+    (blank,) = read(model, [np.array([0, 0])], ()).attention
+    np.testing.assert_array_equal(blank, [0, 1])
 
 
 def test_a_sign_is_learnt_and_attended_to_and_shuffled_labels_are_not():

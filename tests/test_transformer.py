@@ -107,6 +107,8 @@ def test_padding_within_a_text_is_hidden_and_leaves_the_others_their_positions(w
     np.testing.assert_allclose(read.logits, logits, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(read.span_logits[:, inside], spans, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(read.attention[..., inside[:, None], inside], attention, rtol=1e-11, atol=1e-13)
+    hidden = [i for i in range(2 + len(words)) if i not in inside]
+    np.testing.assert_array_equal(read.attention[0, 0, hidden], np.eye(2 + len(words))[hidden])
     moved, *_ = forward(m, [words[i] for i in places])
     assert np.max(np.abs(moved - logits)) > 1e-3
 

@@ -56,8 +56,9 @@ def exact(
     Accurate to $10^{-11}$: relative for the change of the score gap, relative or absolute (whichever is larger) for
     margin and log odds, up to what 4 ulp of the log time make; lanes where those make more say so in their status.
     Works under `jit`, `vmap`, `grad` and `jvp` with respect to ratio, start and grid; second derivatives are right too,
-    except those by the start of a factorized query-key circuit (`score_gap0`, `imbalance_qk`), which are refused.
-    Lanes run on all cores.
+    except those by the start of a factorized query-key circuit (`score_gap0`, `imbalance_qk`), which are refused; of
+    more than 64 traced ratios JAX takes them forward over reverse (`jax.hessian`), not reverse over reverse. Lanes run
+    on all cores.
 
     Args:
         task: a task with one distinct and one background group, a single composition, the label head, and a query that

@@ -45,10 +45,14 @@ def advance_at_log_time(orbit: Orbit, log_time: Points) -> Points:
 @advance_at_log_time.defjvp
 def _advance_at_log_time_jvp(primals, tangents):
     (orbit, log_time), (orbit_tangent, log_time_tangent) = primals, tangents
-    advance = advance_at_log_time(orbit, log_time)
-    by_orbit = _orbit_tangent(orbit, orbit_tangent, advance, log_time)
-    slope = jnp.exp(log_time - orbit.spread().log_rate(advance))  # dx/d ln t
-    return advance, slope * (log_time_tangent - by_orbit)
+    # at time 0 nothing moves: any other time will do, where the mean along the orbit can be differentiated again
+    begun = log_time > -jnp.inf
+    last = jnp.max(log_time, axis=1, keepdims=True)
+    later = jnp.where(begun, log_time, jnp.where(last > -jnp.inf, last, 0.0))
+    advance = advance_at_log_time(orbit, later)
+    by_orbit = _orbit_tangent(orbit, orbit_tangent, advance, later)
+    slope = jnp.exp(later - orbit.spread().log_rate(advance))  # dx/d ln t
+    return jnp.where(begun, advance, 0.0), jnp.where(begun, slope * (log_time_tangent - by_orbit), 0.0)
 
 
 @jax.custom_jvp

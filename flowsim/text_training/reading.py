@@ -13,7 +13,7 @@ from flowsim import _jax  # noqa: F401  float64 first
 from flowsim.errors import InvalidInput
 from flowsim.rollout import attention_rollout
 from flowsim.text_training.batches import in_order, side_by_side, words
-from flowsim.transformer import Transformer
+from flowsim.transformer import PADDING, Transformer
 
 _BATCH = 128  # texts that are read side by side if they are short
 
@@ -23,7 +23,8 @@ class Reading(NamedTuple):
 
     Attributes:
         probabilities: of the classes.
-        attention: of the last position on each token, one array for each text, summing to 1.
+        attention: of the position that predicts, the last that is no padding, on each token: one array for each text,
+            summing to 1.
     """
 
     probabilities: Float[np.ndarray, "texts classes"]
@@ -52,7 +53,9 @@ def read(
         n = len(texts[number])
         if not n:
             return  # a text without tokens has nothing to attend to
-        rows[number] = attention_rollout(layers[..., -n:, -n:], residual=carried)[-1]
+        seen = np.flatnonzero(np.asarray(texts[number]) != PADDING)
+        last = seen[-1] if seen.size else -1  # as the transformer chooses the position that predicts
+        rows[number] = attention_rollout(layers[..., -n:, -n:], residual=carried)[last]
 
     return Reading(_outputs(model, texts, widths, look), rows)
 

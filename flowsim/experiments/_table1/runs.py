@@ -180,7 +180,7 @@ def outcome(data: Prepared, fitted: Fitted, settings: TextSettings, tell: Callab
     shapes = [(runs, n)] * 5 + [(runs, n, len(shares))] * 2
     found = Outcome(*(np.full(shape, np.nan) for shape in shapes))
     masks = [relevant_tokens(example) for example in examples]
-    # the sign for the end is no token of the text: it is neither counted nor removed
+    # the sign for the end is no token of the text: it is neither counted nor removed, and no place for relevant tokens
     ends = [
         np.arange(len(word)) == len(word) - 1 if settings.end_token else np.zeros(len(word), bool) for word in words
     ]
@@ -199,8 +199,8 @@ def outcome(data: Prepared, fitted: Fitted, settings: TextSettings, tell: Callab
         ]
         found.largest[i] = [row.max() for row in reading.attention]
         found.high_by_chance[i] = [
-            np.nan if mask is None else _high_by_chance(row, mask, settings.threshold)
-            for row, mask in zip(reading.attention, masks, strict=True)
+            np.nan if mask is None else _high_by_chance(row[~end], mask[~end], settings.threshold)
+            for row, mask, end in zip(reading.attention, masks, ends, strict=True)
         ]
         scores = faithfulness(
             lambda given: probabilities(model, given, widths),
