@@ -231,10 +231,11 @@ def test_a_number_that_is_none_decides_nothing():
 
 def test_few_seeds_that_coincide_tell_nothing_of_their_spread():
     for values in ([0.02, 0.02], [0.68 - 0.66, 0.05 - 0.03, 0.04 - 0.02], [0.0, 0.0]):
-        found = difference(values)
+        found = difference(values, counted=True)
         assert (found.sign, found.margin) == (0, np.inf)
-    assert difference([0.02] * 4).sign == 1
-    assert difference([0.02, 0.02001]).sign == 1
+    assert difference([0.02] * 4, counted=True).sign == 1
+    assert difference([0.02, 0.02001], counted=True).sign == 1
+    assert difference([0.02, 0.02]).sign == 1  # numbers that are not counted do not coincide by chance
 
 
 def test_many_differences_together_mislead_no_more_often_than_one():

@@ -30,13 +30,14 @@ class Difference(NamedTuple):
         return int(self.mean > self.margin) - int(self.mean < -self.margin)
 
 
-def difference(values: Any, *, among: int = 1) -> Difference:
+def difference(values: Any, *, among: int = 1, counted: bool = False) -> Difference:
     """The mean of paired differences, one for each seed; runs that diverged are NaN and left out.
 
     Args:
         values: the differences, of any shape.
         among: how many differences are looked at for one that is clear; the margin grows so that all of them together
             mislead no more often than a single one (Bonferroni).
+        counted: whether they come of shares of few things: few seeds then coincide by chance, and tell nothing.
     """
     finite = np.asarray(values, dtype=float).ravel()
     finite = finite[np.isfinite(finite)]
@@ -44,8 +45,7 @@ def difference(values: Any, *, among: int = 1) -> Difference:
         return Difference(float("nan"), float("nan"), float("nan"))
     error = float(finite.std(ddof=1) / np.sqrt(finite.size))
     margin = error * float(stats.t.isf((1 - CONFIDENCE) / (2 * among), finite.size - 1))
-    # shares of few texts are often the same by chance
-    alike = finite.size < _FEW and np.ptp(finite) <= _ROUNDING * max(1.0, float(np.abs(finite).max()))
+    alike = counted and finite.size < _FEW and np.ptp(finite) <= _ROUNDING * max(1.0, float(np.abs(finite).max()))
     return Difference(float(finite.mean()), error, float("inf") if alike else margin)
 
 

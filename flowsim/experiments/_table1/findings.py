@@ -83,7 +83,7 @@ def not_learnt(here: xr.Dataset, majority: float, models: list) -> str:
         models: which models are asked about.
     """
     axis = reading.model_axis(here)
-    over = {model: difference(here.accuracy.sel({axis: model}) - majority) for model in models}
+    over = {model: difference(here.accuracy.sel({axis: model}) - majority, counted=True) for model in models}
     lazy = [model for model in models if over[model].mean <= 0]
     unclear = [model for model in models if over[model].mean > 0 and over[model].sign == 0]
     told = ""
@@ -136,7 +136,7 @@ def _above(values: xr.DataArray, level: float, claim: str, told: str, word: Call
     parts, excess, known = [], [], True
     for model in values[axis].values.tolist():
         of_model = values.sel({axis: model})
-        over = difference(of_model - level)
+        over = difference(of_model - level, counted=True)
         excess.append(over.mean)
         said = word(over) if np.isfinite(over.mean) else ""
         known &= bool(of_model.notnull().all()) and bool(said)

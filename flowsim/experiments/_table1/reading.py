@@ -223,7 +223,7 @@ def compared(before: xr.DataArray, after: xr.DataArray, sign: int, lowest: float
         lowest: with `sign=0`: what needs no model; where the baseline does not clearly exceed it nothing can be lost.
     """
     both = np.stack([np.asarray(before, dtype=float), np.asarray(after, dtype=float)])
-    apart = difference(both[1] - both[0])
+    apart = difference(both[1] - both[0], counted=True)
     missing = int(np.count_nonzero(~np.isfinite(both).all(axis=0)))
     if missing:
         return Paired(apart, "undecided", f"{missing} of {both.shape[1]} seeds diverged or have no such examples")
@@ -233,7 +233,7 @@ def compared(before: xr.DataArray, after: xr.DataArray, sign: int, lowest: float
         return Paired(apart, "undecided", "the few seeds change by the same, so that their spread tells nothing")
     if sign == 0:
         kept, lost = apart.mean - apart.margin > -NOT_WORSE, apart.mean + apart.margin < -NOT_WORSE
-        if kept and lowest is not None and difference(both[0] - lowest).sign <= 0:
+        if kept and lowest is not None and difference(both[0] - lowest, counted=True).sign <= 0:
             return Paired(apart, "undecided", "the baseline has nothing to lose: it has not clearly learnt")
         if not kept and not lost:
             return Paired(apart, "undecided", f"the interval includes a loss of {NOT_WORSE:g}")
@@ -261,7 +261,7 @@ def judged(here: xr.Dataset, metric: Metric, before: Any, after: Any, majority: 
     found = apart(metric.name, metric.sign, majority)
     if found.verdict != "agrees":
         return found
-    if metric.of_right_answers and difference(here.accuracy.sel({axis: after}) - majority).sign <= 0:
+    if metric.of_right_answers and difference(here.accuracy.sel({axis: after}) - majority, counted=True).sign <= 0:
         return found._replace(verdict="undecided", why="right answers may be luck: the model has not clearly learnt")
     if metric.beyond and (rest := apart(metric.beyond, metric.sign)).verdict != "agrees":
         return found._replace(
