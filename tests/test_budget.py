@@ -16,6 +16,7 @@ def budget():
     return fs.error_budget(TASK, "FAFO", **RUN, batch=16, seeds=3)
 
 
+@pytest.mark.slow
 def test_parts_are_the_distances_of_runs_made_by_hand(budget):
     times = np.exp(budget.log_time)
     assert times == pytest.approx(0.2 * np.array([1, 2, 3, 4, 5, 8, 12, 16, 23, 31, 43, 60]), rel=0.2)
@@ -32,6 +33,7 @@ def test_parts_are_the_distances_of_runs_made_by_hand(budget):
         assert np.all(budget.sampled[observable] >= 0)
 
 
+@pytest.mark.slow
 def test_no_total_exceeds_the_sum_of_its_parts(budget):
     for observable, parts in budget.parts.items():
         whole = sum(parts.values())
@@ -61,6 +63,7 @@ def test_task_without_closed_form_is_compared_with_a_tighter_integration():
     assert 0 < found.at("margin")["step size"] < 0.1
 
 
+@pytest.mark.slow
 def test_table_and_figure(budget):
     text = str(budget)
     assert "FAFO" in text

@@ -600,6 +600,7 @@ def results(tmp_path_factory):
     return folder, out.getvalue()
 
 
+@pytest.mark.slow
 def test_main_job_prints_equations_agreement_and_verdicts(results):
     _, out = results
     for word in ("dw/dt", "closed form", "against the closed form", "trained matrices", "asymmetry", "paper-claim"):
@@ -609,6 +610,7 @@ def test_main_job_prints_equations_agreement_and_verdicts(results):
     assert re.search(r"ratio 1: paper-claim score gap log\^2 t fails", out)
 
 
+@pytest.mark.slow
 def test_main_job_writes_trajectories_verdicts_and_figures(results):
     folder, _ = results
     names = {item.name for item in folder.iterdir()}
@@ -634,6 +636,7 @@ def test_main_job_writes_trajectories_verdicts_and_figures(results):
     assert set(json.loads((folder / "flowsim.json").read_text())["files"]) == names - {"flowsim.json"}
 
 
+@pytest.mark.slow
 def test_main_jobs_verdicts_and_agreement_are_those_of_the_theory(results):
     data = json.loads((results[0] / "verdicts.json").read_text())
     assert data["ok"] is True
@@ -647,6 +650,7 @@ def test_main_jobs_verdicts_and_agreement_are_those_of_the_theory(results):
     assert rows[1.0, "score_gap", "log^2 t", "paper-claim"]["verdict"] == "fails"
 
 
+@pytest.mark.slow
 def test_main_jobs_page_holds_what_the_files_hold(results):
     folder, out = results
     data = json.loads((folder / "verdicts.json").read_text())
@@ -680,6 +684,7 @@ def test_main_jobs_page_holds_what_the_files_hold(results):
         assert f"{total:.2e}" in text
 
 
+@pytest.mark.slow
 def test_saved_trajectory_is_judged_like_the_run_and_drawn(results, run):
     exact = str(results[0] / "exact.nc")
     code, data = parsed(run("verify", exact, "--json"))
@@ -697,6 +702,7 @@ def test_saved_trajectory_is_judged_like_the_run_and_drawn(results, run):
     refused(run("plot", exact, "--out", "two.svg"), "two.svg", "--overwrite")
 
 
+@pytest.mark.slow
 def test_law_of_the_exact_flow_that_fails_sets_exit_code_1(results, run):
     exact = flowsim.Trajectory.load(results[0] / "exact.nc").lane(ratio=1)
     forged = flowsim.Trajectory.from_arrays(
@@ -709,6 +715,7 @@ def test_law_of_the_exact_flow_that_fails_sets_exit_code_1(results, run):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_results_are_replaced_only_with_overwrite(results, run):
     shutil.copytree(results[0], "results")
     before = pathlib.Path("results", "verdicts.json").read_bytes()
@@ -901,6 +908,7 @@ def test_interrupted_training_keeps_what_is_done(tmp_path):
     assert 10 < kept.n_time < 200
 
 
+@pytest.mark.slow
 def test_train_with_everything_and_again_from_its_checkpoint(run):
     arguments = (
         *("train", "--parameterization", "FAFO", "--classes", "2", "--distinct", "1", "--common", "2"),
@@ -933,6 +941,7 @@ def test_train_refuses(run, arguments, words):
     refused(run("train", "--steps", "2", *arguments), *words)
 
 
+@pytest.mark.slow
 def test_closed_pipe_gives_no_traceback_and_the_file_is_written(tmp_path):
     with start("integrate", "--time", "1,2", "--out", "x.nc", cwd=tmp_path) as process:
         assert process.stdout is not None

@@ -62,6 +62,7 @@ def data(quick):
     return xr.merge([quick, made], join="outer", combine_attrs="no_conflicts")
 
 
+@pytest.mark.slow
 def test_effective_rates_are_those_of_the_clocks(quick):
     """dw/dtau = 2 sqrt(C) w for balanced factors; theta' of the two driven query-key blocks over g."""
 
@@ -100,6 +101,7 @@ def test_laws_are_found_where_they_hold():
             assert fits[law].scale == pytest.approx(np.exp(2.0), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_quick_run_has_the_flow_alone(quick):
     found = findings(quick)
     assert len(found) == 20
@@ -191,6 +193,7 @@ def test_every_row_has_a_planted_error(expected):
     assert sum(any(words in claim for _, words, _ in PLANTED) for claim in expected) == len(expected)
 
 
+@pytest.mark.slow
 def test_figure_is_drawn(quick):
     figure = fs.plot.effective_rates(quick)
     assert len(figure.axes) == 4

@@ -66,6 +66,7 @@ def small():
     return dataset
 
 
+@pytest.mark.slow
 def test_arrays_of_a_small_run(small):
     assert np.isfinite(small.attention).all()
     for name in small.parameterization.values.tolist():
@@ -90,6 +91,7 @@ def test_arrays_of_a_small_run(small):
     np.testing.assert_array_equal(small.scan_learnt.sel(above="CACO").values, learnt)
 
 
+@pytest.mark.slow
 def test_the_arrays_are_those_of_train(small):
     """The same runs by calls that a user would write; the constant schedule only makes them the same program."""
     given = {"population": "sampled-identities", "batch": 4, "test": 12, "seeds": 3, "steps": 8, "points": 1,

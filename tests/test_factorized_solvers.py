@@ -136,6 +136,7 @@ def test_a_task_without_a_closed_form():
         np.testing.assert_allclose(getattr(got, observable), getattr(seen, observable), rtol=2e-8, atol=2e-8)
 
 
+@pytest.mark.slow
 def test_factors_of_any_hidden_size():
     rng = np.random.default_rng(3)
     factors = {

@@ -139,6 +139,7 @@ def test_time_zero_and_a_frozen_circuit():
 # --- tasks without a closed form ---
 
 
+@pytest.mark.slow
 def test_detour_through_common_tokens():
     got = fs.integrate(DETOUR, ratio=[1.0, 10.0], times=[300, 1000, 10_000])
     np.testing.assert_allclose(got.attention[0], [0.0820, 0.480, 0.865], rtol=2e-3)
@@ -405,6 +406,7 @@ def test_a_derivative_of_a_derivative():
     assert abs(float(jax.jacfwd(slope)(5.0)) - difference) < 1e-7
 
 
+@pytest.mark.slow
 def test_vmap_and_jit_agree_with_the_batch():
     grid = np.linspace(-5, 30, N_TIME)
     batch = fs.integrate(PAPER, ratio=RATIOS, log_times=grid)

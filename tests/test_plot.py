@@ -152,6 +152,7 @@ def four():
     return fs.exact(TASK, ["FAFO", "CACO", "FACO", "CAFO"], ratio=1.0, log_times=np.geomspace(1, 1e6, 80))
 
 
+@pytest.mark.slow
 def test_four_laws_tend_to_one_as_predicted(four):
     figure = draw(plot.four_laws(four))
     margin, odds, margin_ratio, odds_ratio = figure.axes
@@ -177,6 +178,7 @@ def test_four_laws_tend_to_one_as_predicted(four):
         assert margin_ratio.get_lines()[2 * number].get_ydata()[-1] == pytest.approx(1, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_four_laws_takes_one_ratio_of_each(four, far):
     one = plot.four_laws(*(four.lane(parameterization=i) for i in range(4)))
     assert len(one.axes) == 4

@@ -77,6 +77,7 @@ def test_the_same_numbers_on_any_number_of_devices():
     np.testing.assert_allclose(here.margin[..., -1], margins, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_runs_that_do_not_fit_the_memory_together(monkeypatch, capsys):
     whole = fs.train(TASK, "FAFO", **RUN, **NOISY)
     each = []
@@ -146,6 +147,7 @@ def test_ctrl_c_keeps_what_is_done_and_a_checkpoint_goes_on(monkeypatch, tmp_pat
         fs.train(TASK, **RUN, checkpoint=tmp_path / "none.npz", resume=True)
 
 
+@pytest.mark.slow
 def test_killed_training_loses_at_most_one_interval(tmp_path):
     path, log = tmp_path / "run.npz", tmp_path / "steps.txt"
     run = "ratio=[0.5, 2.0], lr=0.1, steps=200_000, points=30"
