@@ -779,6 +779,7 @@ def test_thinned_tables_say_so(run, arguments, words):
     assert words in out
 
 
+@pytest.mark.slow
 def test_no_color_on_a_terminal_means_no_escape_codes():
     for name, plain in (("1", True), ("", False)):
         ours, theirs = os.openpty()

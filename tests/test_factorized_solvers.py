@@ -76,6 +76,7 @@ def test_accuracy_at_a_late_time(name):
     assert errors(lane, reference(PAPER, name, RATIOS[2], log_times, got)) < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("imbalance_ov", "imbalance_qk", "time", "margin", "score_gap", "attention"),
     [

@@ -36,6 +36,7 @@ def test_matrices_after_the_last_step_are_those_of_the_reference():
     assert fs.train(TASK, "CACO", ratio=1.0, steps=1, **RUN).circuits is None
 
 
+@pytest.mark.slow
 def test_factors_have_the_axes_of_the_lanes_and_training_goes_on_from_them(tmp_path):
     given = {"ratio": 2.0, "start": fs.RandomStart(0.3), "hidden_qk": 4, "hidden_ov": 5, **RUN}
     both = fs.train(TASK, "FAFO", steps=9, seeds=2, keep_circuits=True, **given)

@@ -47,6 +47,7 @@ def margin_of(ov):
     return own - (ov[:3, :6].sum() - ov[topic // 2, topic].sum()) / 12
 
 
+@pytest.mark.slow
 def test_a_fixed_data_set_by_counts_and_by_tokens():
     given = {"population": "sampled-identities", "examples": 40, "test": 30, "seeds": [4, 9], "steps": 6, **RUN}
     trained = fs.train(TASK, **given)
