@@ -427,6 +427,9 @@ def test_figures_show_the_numbers():
     assert bars == pytest.approx([0.25, 0.5, 0.75])  # what the arrays say attention has by chance
     losses = drawn(plot.validation_losses(arrays))
     kept = [line for line in losses.axes[0].get_lines() if line.get_marker() == "o"]
+    for ax, name in zip(losses.axes, SIZES, strict=True):  # as long as this data set was trained on
+        ran = arrays.validation_loss.sel(dataset=name).notnull().any(["arm", "seed"]).values
+        assert ax.get_xlim() == (0.5, ran.sum() + 0.5)
     best = arrays.best_epoch.sel(dataset="hatexplain").values.ravel()
     assert [int(line.get_xdata()[np.isfinite(line.get_ydata())][0]) for line in kept] == best.tolist()
     dial = dial_arrays(seeds=2)
