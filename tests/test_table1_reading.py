@@ -247,6 +247,11 @@ def test_what_sharpness_alone_gives_is_not_what_the_paper_means():
         assert "sharpness alone may do that: what is beyond chance changes by" in about.found
     assert found["raises AC beyond chance"].verdict == "undecided"
     assert found["raises MRTA"].verdict == found["raises largest attention"].verdict == "agrees"
+    blunt = table1_arrays(effect=-0.2).sel(dataset=["hatexplain"])
+    lost = measured(blunt, CHOICES).ac - measured(blunt, CHOICES).ac.sel(arm="baseline")
+    blunt = blunt.assign(high_by_chance=blunt.high_by_chance + lost)
+    about = {finding.verdict for finding in findings(blunt) if "raises AC" in finding.claim}
+    assert about == {"undecided"}  # what blunt attention alone loses is no contradiction either
     rows = {row[0]: row[-1] for row in tables(sharp)[0].rows}
     assert (rows["AC"], rows["ACMC of all"], rows["MRTA"]) == ("undecided", "undecided", "yes")
 
@@ -256,6 +261,10 @@ def test_right_answers_of_models_that_have_not_learnt_are_luck():
     about = [finding for finding in findings(arrays) if "ACMC" in finding.claim]
     assert {finding.verdict for finding in about} == {"undecided"}
     assert any("right answers may be luck" in finding.found for finding in about)
+    falling = table1_arrays(right=0.36, effect=-0.2).sel(dataset=["hatexplain"])  # nor does luck contradict the paper
+    values = measured(falling, CHOICES).acmc_all.sel(dataset="hatexplain")
+    assert compared(values.sel(arm="baseline"), values.sel(arm="raised"), 1).verdict == "differs"
+    assert {finding.verdict for finding in findings(falling) if "ACMC of all" in finding.claim} == {"undecided"}
     high, low = (table1_arrays(right=right).sel(dataset=["hatexplain"]) for right in (0.75, 0.36))
     for unlearnt, verdict in (("raised", "undecided"), ("baseline", "agrees")):  # the faster model's answers count
         mixed = high.assign(

@@ -107,6 +107,17 @@ def find(folder: str, names: tuple[str, ...]) -> dict[str, tuple[pathlib.Path, p
     return {name: (file, _first(path, _SOURCES[name].divisions)) for name, file in files.items() if file is not None}
 
 
+def prepared(settings: "TextSettings") -> list[Prepared]:
+    """All data sets of the settings, so that what is wrong with one is told before another is trained on.
+
+    Raises:
+        InvalidInput: as `find` and `prepare` do.
+        FileProblem: likewise.
+    """
+    files = find(settings.data, settings.datasets)
+    return [prepare(name, *files[name], settings) for name in settings.datasets]
+
+
 def prepare(name: str, file: pathlib.Path, divisions: pathlib.Path | None, settings: "TextSettings") -> Prepared:
     """Reads, divides and numbers a data set.
 

@@ -259,11 +259,11 @@ def judged(here: xr.Dataset, metric: Metric, before: Any, after: Any, majority: 
         return compared(here[name].sel({axis: before}), here[name].sel({axis: after}), sign, lowest)
 
     found = apart(metric.name, metric.sign, majority)
-    if found.verdict != "agrees":
+    if found.verdict == "undecided":
         return found
     if metric.of_right_answers and difference(here.accuracy.sel({axis: after}) - majority, counted=True).sign <= 0:
         return found._replace(verdict="undecided", why="right answers may be luck: the model has not clearly learnt")
-    if metric.beyond and (rest := apart(metric.beyond, metric.sign)).verdict != "agrees":
+    if metric.beyond and (rest := apart(metric.beyond, metric.sign)).verdict != found.verdict:
         return found._replace(
             verdict="undecided",
             why=f"sharpness alone may do that: what is beyond chance changes by {rest.difference.mean:+.3f} ± "

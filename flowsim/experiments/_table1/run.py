@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from flowsim.experiments._experiment import Report
-from flowsim.experiments._table1.data import Prepared, find, prepare, relevant_tokens
+from flowsim.experiments._table1.data import Prepared, prepared, relevant_tokens
 from flowsim.experiments._table1.runs import Chosen, Trainer, majority, origin, outcome, shares_of
 from flowsim.experiments._table1.settings import DialSettings, Table1Settings, TextSettings
 from flowsim.experiments._table1.theory import trend
@@ -56,9 +56,8 @@ def table1(
         InvalidInput: if a setting cannot be used.
         FileProblem: if a file is missing or malformed, or the folder holds another run.
     """
-    found = find(settings.data, settings.datasets)
     parts = []
-    for data in [prepare(name, *found[name], settings) for name in settings.datasets]:
+    for data in prepared(settings):
         trainer = Trainer(data, settings, workspace, report)
         chosen = trainer.choose(settings.multipliers)
         arms = [
@@ -93,9 +92,8 @@ def ratio_dial(
         InvalidInput: if a setting cannot be used.
         FileProblem: if a file is missing or malformed, or the folder holds another run.
     """
-    found = find(settings.data, settings.datasets)
     parts = []
-    for data in [prepare(name, *found[name], settings) for name in settings.datasets]:
+    for data in prepared(settings):
         trainer = Trainer(data, settings, workspace, report)
         chosen = trainer.choose(())
         seeds = range(settings.seeds)
